@@ -40,7 +40,7 @@ def chosen(*names: str) -> tuple[str, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, dynamic",
+    ("name", "dynamic"),
     [
         *((n, True) for n in chosen("llama", "mamba", "vit")),
         *((n, None) for n in chosen("gpt2")),

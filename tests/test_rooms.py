@@ -225,7 +225,8 @@ def test_traces_are_made_in_the_editor_by_capture_and_by_the_parser(
 ) -> None:
     files = {f.relative_to(d.source.parent): f for d in distributions.values() for f in d.files}
     made = {str(name): facts(file).made for name, file in files.items()}
-    assert made["tj_core/edit/editor.py"] and made["tj_core/text/parser.py"], "it finds them"
+    assert made["tj_core/edit/editor.py"], "it finds them"
+    assert made["tj_core/text/parser.py"], "it finds them"
     assert {n: lines for n, lines in made.items() if lines and not n.startswith(BUILDERS)} == {}
 
 

@@ -168,5 +168,6 @@ def test_sentences_end_at_points_and_paragraphs_and_code_is_no_pronoun() -> None
     assert [*sentences(texts[1])] == ["Whether a name is one.", "It is X one."]
     assert [*sentences(texts[3])][1].strip() == "Fields of all such"
     assert not is_pronouns("Whether a name is one. ")
-    assert is_pronouns("It is X one.") and is_pronouns("Fields of all such")
+    assert is_pronouns("It is X one.")
+    assert is_pronouns("Fields of all such")
     assert not is_pronouns("The calls that run")

@@ -46,7 +46,7 @@ def test_only_callables():
 
 
 @pytest.mark.parametrize(
-    "argument, message",
+    ("argument", "message"),
     [
         ({"plugins": "numeric"}, "plugins must be a list of names and objects, not 'numeric'"),
         ({"plugins": {"numeric"}}, "plugins must be a list of names and objects, not a set"),

@@ -20,7 +20,8 @@ def test_what_is_kept_is_there_for_the_next_process(tmp_path):
     folder = tmp_path / "new" / "folder"
     Entries(folder).put(KEY, "a text", "a title")
     again = Entries(folder)
-    assert again.get(KEY) == "a text" and again.get("another") is None
+    assert again.get(KEY) == "a text"
+    assert again.get("another") is None
     assert list(again.titles()) == [(again.path(KEY), "a title")], "nothing else is left"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert again.path(KEY).stat().st_mode & 0o077 == 0
@@ -50,7 +51,8 @@ def test_an_entry_that_cannot_be_used_is_ignored_with_one_warning(kind, tmp_path
     assert Entries(tmp_path).get(KEY) == "old", "a good one is used"
     entries.path(KEY).write_text(BROKEN[kind], "utf-8")
     with pytest.warns(TjWarning, match="cannot be used, and is made again") as found:
-        assert entries.get(KEY) is None and entries.get(KEY) is None
+        assert entries.get(KEY) is None
+        assert entries.get(KEY) is None
     assert len(found) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -66,7 +68,8 @@ def test_a_folder_that_others_can_write_to_is_not_used(mode, tmp_path):
     with pytest.warns(TjWarning, match=f"others than this user .mode {mode:o}") as found:
         assert entries.get(KEY) is None
         entries.put("other", "a text", "")
-    assert len(found) == 1 and len(list((tmp_path / "open").iterdir())) == 1
+    assert len(found) == 1
+    assert len(list((tmp_path / "open").iterdir())) == 1
     with pytest.raises(PermissionError):
         own_folder(tmp_path / "open")
 
@@ -104,7 +107,8 @@ def test_nobody_can_put_another_folder_into_the_place_of_one(mode, tmp_path):
     with pytest.warns(TjWarning, match=words) as found:
         assert entries.get(KEY) is None
         entries.put("other", "a text", "")
-    assert len(found) == 1 and len(list((top / "regions").iterdir())) == 1
+    assert len(found) == 1
+    assert len(list((top / "regions").iterdir())) == 1
 
 
 def test_a_folder_in_somebody_elses_is_not_used(tmp_path, monkeypatch):
@@ -160,7 +164,8 @@ def test_a_reader_never_sees_half_an_entry(tmp_path):
     while any(w.poll() is None for w in writers):
         seen.add(Entries(tmp_path).get("key"))
     assert [w.wait() for w in writers] == [0, 0]
-    assert seen <= {None, "a" * 20000, "b" * 20000} and len(seen) > 1
+    assert seen <= {None, "a" * 20000, "b" * 20000}
+    assert len(seen) > 1
     assert len(list(tmp_path.iterdir())) == 1, "nothing else is left"
 
 

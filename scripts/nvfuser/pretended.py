@@ -28,7 +28,8 @@ def load(folder: Path) -> None:
     :raises subprocess.CalledProcessError: if it does not compile.
     """
     spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     packages = Path(spec.origin).parents[1]
     library = folder / "libdevice.so"
     source = Path(__file__).with_name("device.cpp")

@@ -24,7 +24,7 @@ def test_the_version_is_the_one_that_the_table_names(package: Package) -> None:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
-    "plugins, optimizer",
+    ("plugins", "optimizer"),
     [
         (("torch", "subclass"), "sgd"),
         (("torch", "autograd", "subclass"), "adam"),

@@ -238,7 +238,8 @@ def explain(fn: Any) -> Explanation:
     """The executor of each operation of ``fn``'s newest entry, and declines; prints as a table."""
     state = jitted_of(fn)
     last_traces(fn)
-    assert state.last is not None and state.last.compilation is not None
+    assert state.last is not None
+    assert state.last.compilation is not None
     return explain_compilation(state.last.compilation, state.stats.fallbacks)
 
 

@@ -64,7 +64,8 @@ def test_what_may_be_one_value_or_another_is_in_the_memory_of_both() -> None:
     write = call("fill_", C, 1.0, outputs=None, effects=Effects(mutates=(0,)))
     trace = Trace((X, W), (PRODUCT, UNUSED, choice, write), A, language=LANGUAGE)
     storage = Storage.of(trace)
-    assert storage.roots_of(C) == ("a", "e") and "c" not in storage.places
+    assert storage.roots_of(C) == ("a", "e")
+    assert "c" not in storage.places
     facts = alias_facts(trace)
     assert [facts.is_mutated(p) for p in (A, E, C, X)] == [True, True, True, False]
     assert facts.escaping == {"a"} == {facts.roots[name] for name in "aec"}

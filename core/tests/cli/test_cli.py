@@ -114,7 +114,8 @@ def test_plugins_shows_what_is_broken_and_says_so(fake_dist: FakeDist, capsys: C
     fake_dist("good")
     status, out, err = run(capsys, "plugins", "--plugins=bad,good")
     assert status == 2
-    assert "good" in out and "failed" in out
+    assert "good" in out
+    assert "failed" in out
     assert err.startswith("tj: error: plugin 'bad' (tj-bad 1.0)")
     assert "Traceback" not in err
 
@@ -124,7 +125,8 @@ def test_plugins_survives_an_unknown_name(fake_dist: FakeDist, capsys: Capture) 
     status, out, err = run(capsys, "plugins", "--all", "--plugins=inductr")
     assert status == 2
     assert "inductor" in out
-    assert "cli --plugins" in err and "Did you mean 'inductor'?" in err
+    assert "cli --plugins" in err
+    assert "Did you mean 'inductor'?" in err
 
 
 # ------------------------------------------------------------------------------- config
@@ -177,7 +179,8 @@ def test_a_config_error_is_one_message(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.tj]\nchek = 1\n", "utf-8")
     status, out, err = run(capsys, "config")
     assert (status, out) == (2, "")
-    assert "Did you mean 'check'?" in err and "Traceback" not in err
+    assert "Did you mean 'check'?" in err
+    assert "Traceback" not in err
 
 
 # ------------------------------------------------------------------------------- trace and explain
@@ -297,7 +300,8 @@ def test_help_shows_the_plugins_commands(fake_dist: FakeDist, capsys: Capture) -
     fake_dist("x", COMMAND.replace("NAME", "'demo'"))
     status, out, _ = run(capsys)
     assert status == 0
-    assert "demo" in out and "plugins" in out
+    assert "demo" in out
+    assert "plugins" in out
 
 
 def test_a_plugin_cannot_replace_an_own_command(fake_dist: FakeDist, capsys: Capture) -> None:
@@ -351,5 +355,6 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Captur
     console.print_table(("key", "origin"), [("check", "[tool.tj]")])
     console.print_python("def f():\n    return 1")
     out = capsys.readouterr().out
-    assert "[tool.tj]" in out and "─" in out
+    assert "[tool.tj]" in out
+    assert "─" in out
     assert "return" in out

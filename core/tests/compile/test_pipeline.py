@@ -284,8 +284,8 @@ def test_what_a_plugin_answers_for_stays_its_error():
         transform = Transform("bad", broken, Stage.ACQUIRED, falls_back=falls_back)
         with pytest.raises(PluginError, match="'them'"):
             pipeline(transform, strict=False).compile(program())
+    broken_pass = Transform("bad", lambda t, c: 1 / 0, Stage.ACQUIRED)
     with pytest.raises(TraceError, match="of plugin 'mine' failed: ZeroDivisionError"):
-        broken_pass = Transform("bad", lambda t, c: 1 / 0, Stage.ACQUIRED)
         pipeline(broken_pass, strict=False).compile(program())
 
 

@@ -304,7 +304,8 @@ def test_every_hook_is_documented_with_its_signature(name: str) -> None:
 @pytest.mark.parametrize("name", hooks())
 def test_every_hook_says_when_and_since(name: str) -> None:
     doc = inspect.getdoc(hooks()[name]) or ""
-    assert "Called " in doc and "Since " in doc
+    assert "Called " in doc
+    assert "Since " in doc
 
 
 def test_every_core_key_is_documented() -> None:

@@ -140,7 +140,8 @@ def test_ranks_follow_the_config_and_else_the_declared_priority(fake_dist: FakeD
 def test_one_name_for_an_object_and_a_distribution_is_an_error(fake_dist: FakeDist) -> None:
     fake_dist("a", version="3.1")
     text = failure(plugin("a"), kind=PluginConflictError)
-    assert "plugin 'a' (tj-a 3.1)" in text and "plugin 'a' (inline)" in text
+    assert "plugin 'a' (tj-a 3.1)" in text
+    assert "plugin 'a' (inline)" in text
     text = failure(plugin("x"), plugin("x"), kind=PluginConflictError)
     assert "two plugins are called 'x'" in text
 
@@ -149,7 +150,8 @@ def test_two_distributions_with_one_name_are_an_error(fake_dist: FakeDist) -> No
     fake_dist("a", distribution="tj-one", version="1.5")
     fake_dist("a", distribution="tj-two", version="2.5")
     text = failure(kind=PluginConflictError)
-    assert "tj-one 1.5" in text and "tj-two 2.5" in text
+    assert "tj-one 1.5" in text
+    assert "tj-two 2.5" in text
 
 
 # ------------------------------------------------------------------------------- plugin objects
@@ -348,7 +350,8 @@ def test_an_unknown_argument_is_an_error() -> None:
         return ()
 
     text = failure(types.SimpleNamespace(tj_name="x", tj_tags=tj_tags))
-    assert "'option'" in text and "plugin 'x'" in text
+    assert "'option'" in text
+    assert "plugin 'x'" in text
 
 
 def test_loading_is_transactional(fake_dist: FakeDist) -> None:
@@ -442,7 +445,9 @@ def test_required_is_checked(fake_dist: FakeDist) -> None:
     fake_dist("x", version="1.2")
     manager(required=["tj-x>=1,<2", "tj-none; python_version < '3'"])
     text = failure(required=["tj-x>=2"])
-    assert "'tj-x>=2'" in text and "installed is 1.2" in text and "call" in text
+    assert "'tj-x>=2'" in text
+    assert "installed is 1.2" in text
+    assert "call" in text
     assert "installed is none" in failure(required=["tj-none"])
     assert "no requirement" in failure(kind=ConfigError, required=["no ! requirement"])
 

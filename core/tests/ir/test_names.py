@@ -18,8 +18,10 @@ WISHES = (
 @pytest.mark.parametrize("wish", WISHES)
 def test_a_value_has_no_name_of_tjs_own(wish: str) -> None:
     for name in (namer := Namer({"torch"}))(wish), namer(wish):
-        assert not is_own(name) and name not in {"torch", "slice", "float"}
-        assert name.isidentifier() and not keyword.iskeyword(name)
+        assert not is_own(name)
+        assert name not in {"torch", "slice", "float"}
+        assert name.isidentifier()
+        assert not keyword.iskeyword(name)
         assert unicodedata.normalize("NFKC", name) == name
 
 
@@ -33,12 +35,16 @@ def test_all_names_of_one_program_differ_as_python_reads_them() -> None:
 @pytest.mark.parametrize("wish", WISHES)
 def test_a_constant_meets_neither_a_value_nor_a_formal_name(wish: str) -> None:
     name = Namer(()).constant(wish)
-    assert is_own(name) and name.isidentifier()
+    assert is_own(name)
+    assert name.isidentifier()
     assert name not in {formal_value(i) for i in range(20)}
 
 
 def test_formal_names() -> None:
     assert [formal_input(2), formal_value(3)] == ["a2", "_3"]
     assert formal_index(formal_input(12)) == 12
-    assert is_own(formal_input(12)) and is_own(formal_value(0))
-    assert not is_own("a") and not is_own("ab1") and not is_own("x_0")
+    assert is_own(formal_input(12))
+    assert is_own(formal_value(0))
+    assert not is_own("a")
+    assert not is_own("ab1")
+    assert not is_own("x_0")

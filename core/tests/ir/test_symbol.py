@@ -42,7 +42,8 @@ def test_a_variant_is_printed_after_the_name_and_read_back(variant: str) -> None
 def test_a_variant_may_be_one_of_a_variant() -> None:
     gradient = Symbol("torch", "Tensor.mul_").as_variant("functional").as_variant("backward")
     assert str(gradient) == "torch.Tensor.mul_.functional.backward"
-    assert not gradient.functional and gradient.base.functional
+    assert not gradient.functional
+    assert gradient.base.functional
     assert gradient.base.base == Symbol("torch", "Tensor.mul_")
 
 

@@ -352,7 +352,8 @@ def test_each_call_of_an_executor_with_state_has_its_own():
     assert all(c.effects.ordered == ("state:keeper",) for c in done.trace.calls)
     assert all(c.body.calls[0].kwargs == () for c in done.trace.calls)
     program = generate(done.trace, done.implementations)
-    assert "state=_state_a" in program.source and "state=_state_b" in program.source
+    assert "state=_state_a" in program.source
+    assert "state=_state_b" in program.source
 
 
 def test_a_call_without_results_has_a_state_of_its_own_too():

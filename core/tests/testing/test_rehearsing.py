@@ -50,7 +50,7 @@ def test_what_comes_after_a_rehearsal_that_failed_runs_in_earnest() -> None:
     loop = LoopPlugin(change=lambda function: lambda *args: runs.append(1) or function(*args))
     session = Session([loop, NumericPlugin()], overrides={"strict": True})
     program, expected = PROGRAMS["sum"]
-    with pytest.raises(ValueError, match="planted"), rehearsal(session):
+    with pytest.raises(ValueError, match="planted"), rehearsal(session):  # noqa: PT012 - what it leaves
         tj.jit(program, session=session)(X, Y)
         raise ValueError("planted")
     assert runs == []

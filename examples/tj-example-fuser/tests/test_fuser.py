@@ -34,7 +34,8 @@ def test_elementwise_operations_are_one_region(dtype: torch.dtype) -> None:
     x, y = torch.randn(5, 7, dtype=dtype), torch.randn(5, 7, dtype=dtype)
     jitted = jit(f)
     torch.testing.assert_close(jitted(x, y), f(x, y))
-    assert jitted(x, y).dtype is dtype and regions(jitted) == [7]
+    assert jitted(x, y).dtype is dtype
+    assert regions(jitted) == [7]
 
 
 def test_values_that_are_read_twice_are_computed_once() -> None:
@@ -63,7 +64,7 @@ def test_gradients_run_in_regions() -> None:
 
 
 @pytest.mark.parametrize(
-    "f, why",
+    ("f", "why"),
     [
         (lambda x: (x.t() * 2).exp(), "contiguous"),
         (lambda x: (x + x[0]).exp(), "several shapes"),

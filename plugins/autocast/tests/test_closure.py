@@ -68,4 +68,5 @@ def test_the_closure(around: str, way: str, dynamic: bool | None) -> None:
     more = {**options, "dynamic": dynamic}
     verdict = evaluate(Case(around, make, outside, tuple(more.items())), tj.jit)
     assert not verdict.differences, str(verdict)
-    assert not verdict.fallbacks and not verdict.left
+    assert not verdict.fallbacks
+    assert not verdict.left

@@ -28,7 +28,7 @@ KNOWN = Body((W.replace(name="a0"),), (), W.replace(name="a0"))
 CACHE = CastCache().entered(True)
 
 
-@pytest.mark.parametrize("first, second", [(None, KNOWN), (KNOWN, None), (None, None)])
+@pytest.mark.parametrize(("first", "second"), [(None, KNOWN), (KNOWN, None), (None, None)])
 def test_a_leaf_that_others_may_cast_is_not_shared(first: Body | None, second: Body | None) -> None:
     noted = casts()
     noted.call(using(first), CACHE)

@@ -51,8 +51,10 @@ def test_one_warning_names_the_call_and_the_line(graphed: Any) -> None:
         for x in torch.rand(5, 3):
             torch.testing.assert_close(f(x), program(x))
     (text,) = [str(w.message) for w in said if issubclass(w.category, tj.TjWarning)]
-    assert "runs without a CUDA graph" in text and "stream is capturing" in text
-    assert "kernels.torch.exp(" in text and "test_failures.py:" in text
+    assert "runs without a CUDA graph" in text
+    assert "stream is capturing" in text
+    assert "kernels.torch.exp(" in text
+    assert "test_failures.py:" in text
     assert session.recorder.counts == (1, 0, 0)
 
 
@@ -72,7 +74,8 @@ def test_other_segments_keep_their_graphs(graphed: Any) -> None:
     with pytest.warns(tj.TjWarning, match="runs without a CUDA graph"):
         torch.testing.assert_close([f(x), f(x), f(x)], [program(x)] * 3)
     torch.testing.assert_close([g(x), g(x + 1)], [(x + 1).cos(), (x + 2).cos()])
-    assert session.recorder.captures == 1 and session.recorder.replays == 3
+    assert session.recorder.captures == 1
+    assert session.recorder.replays == 3
     h = session.jit(lambda x: (x - 1).sin())
     torch.testing.assert_close([h(x), h(x)], [(x - 1).sin()] * 2)
     assert len(session.recorder.pools) == 2, "that of the failed capture is not used again"

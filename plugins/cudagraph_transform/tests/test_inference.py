@@ -73,7 +73,8 @@ def test_views_of_inputs_and_parameters_are_of_these(session: Any) -> None:
         assert got[0].data_ptr() == x.data_ptr()
         assert got[1].data_ptr() == layer.weight.data_ptr()
         got[2].fill_(7)
-        assert (got[3] == 7).all() and (got[4] == 7).all()
+        assert (got[3] == 7).all()
+        assert (got[4] == 7).all()
     assert session.recorder.replays == 3
 
 
@@ -91,7 +92,8 @@ def test_inputs_whose_elements_share_memory_run_without_a_graph(graphed: Any) ->
         for x in inputs(4, 5):
             windows = x.unfold(0, 3, 1)
             equal(f(windows), program(windows))
-    assert len(said) == 1 and session.recorder.replays == 0
+    assert len(said) == 1
+    assert session.recorder.replays == 0
 
 
 class Block(nn.Module):
@@ -142,7 +144,8 @@ def test_a_segment_has_so_many_graphs_and_runs_without_for_the_rest(graphed: Any
             model.linear.weight.data = torch.rand(3, 3)
             kept.append(model.linear.weight.data)
             equal([f(x), f(y), f(z)], [model(x), model(y), model(z)])
-    assert len(said) == 1 and session.recorder.counts == (2, 2, 4)
+    assert len(said) == 1
+    assert session.recorder.counts == (2, 2, 4)
 
 
 def test_other_shapes_have_other_graphs(session: Any) -> None:
@@ -183,7 +186,8 @@ def test_two_callers_in_turns_share_a_pool(session: Any) -> None:
     kept.append((f(g(xs[0])), g(f(xs[0]))))
     expected = [(program(x), other(x)) for x in xs]
     equal(kept, [*expected, (program(other(xs[0])), other(program(xs[0])))])
-    assert len(session.recorder.pools) == 1 and session.recorder.captures == 2
+    assert len(session.recorder.pools) == 1
+    assert session.recorder.captures == 2
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -203,7 +207,8 @@ def test_threads(session: Any, streams: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == [] and len(session.recorder.pools) == streams
+    assert wrong == []
+    assert len(session.recorder.pools) == streams
     assert session.recorder.captures == streams
 
 

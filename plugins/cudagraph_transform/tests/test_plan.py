@@ -41,7 +41,7 @@ INNER = call("aten.add.Tensor", X, HOST)
 
 
 @pytest.mark.parametrize(
-    "made, said",
+    ("made", "said"),
     [
         (call("torch.exp", X), None),
         (call("torch.add", X, 2), None),

@@ -26,4 +26,4 @@ def fusing(_not_disabled: None) -> Iterator[Any]:
         overrides = {"check": 2, "strict": strict, "inductor": options or {}}
         return tj.jit(f, session=tj.Session(PLUGINS, overrides=overrides), **more)
 
-    yield jit
+    return jit

@@ -29,7 +29,8 @@ def test_a_graph_becomes_a_function_of_a_list_that_it_empties() -> None:
     compiled = made(lambda x: (x.exp() * 2,), x)
     box = [x]
     (y,) = compiled.function(box)
-    assert torch.allclose(y, x.exp() * 2) and box == []
+    assert torch.allclose(y, x.exp() * 2)
+    assert box == []
     assert "cpp_fused" in compiled.source
     assert compiled.strides == ((3, 1),)
 
@@ -129,6 +130,7 @@ def test_imports_of_the_compiler_stand_at_the_head_of_a_module() -> None:
     source = made(lambda x: ((x @ x).sin() + 1,), x).source
     assert all(line in source for line in HEAD.splitlines(True)[1:])
     light = modules.without_compiler(source)
-    assert OURS in light and "import _align" not in light
+    assert OURS in light
+    assert "import _align" not in light
     compiled = modules.restored(source, ((4, 1),), ())
     torch.testing.assert_close(compiled.function([x])[0], (x @ x).sin() + 1)

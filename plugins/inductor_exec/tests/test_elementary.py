@@ -89,7 +89,8 @@ def test_what_is_replaced() -> None:
     assert "tmp2 = tanh_of(tmp1); auto tmp4 = exp_of(tmp3.neg());" in both
     assert both.count("using Floats") == 1
     one = with_fast_exp(KERNEL % "auto tmp4 = tmp3.exp() - decltype(tmp3)(1);")
-    assert "tmp4 = tmp3.expm1();" in one and "exp_of" not in one
+    assert "tmp4 = tmp3.expm1();" in one
+    assert "exp_of" not in one
     scalar = KERNEL.replace("at::vec::x", "") % "std::tanh(tmp3);"
     assert with_fast_tanh(scalar) == scalar
     assert with_fast_exp(KERNEL % "std::exp(tmp3);") == KERNEL % "std::exp(tmp3);"

@@ -43,7 +43,8 @@ def test_kernels_with_it_write_no_zeros_first() -> None:
         args = (torch.empty(()), torch.empty(4, 5), torch.empty(4, dtype=torch.int64))
     graph = compiling.traced(lambda g, x, t: (OPERATOR(g, x, t, None, 1, -100, g),), args, mode)
     called = {str(node.target) for node in graph.graph.nodes}
-    assert not any("scatter" in name for name in called) and "aten.where.self" in called
+    assert not any("scatter" in name for name in called)
+    assert "aten.where.self" in called
 
 
 SPREAD = torch.ops.aten.var_mean.correction
@@ -131,7 +132,8 @@ def test_bytes_say_whether_in_bytes(operator: Any) -> None:
         if operator in decompositions:  # Inductor has no kernel of it
             assert called == []
         (found,) = graph(x)
-        assert torch.equal(found, operator(x, *along)) and found.dtype is operator(x, *along).dtype
+        assert torch.equal(found, operator(x, *along))
+        assert found.dtype is operator(x, *along).dtype
 
 
 def test_what_is_multiplied_by_zero_is_not_read() -> None:

@@ -148,7 +148,8 @@ extern "C"  void  kernel(const float* in_ptr0,
 
 def test_where_errors_are_caught_and_thrown() -> None:
     made = thrown_again(KERNEL)
-    assert made.count("try {") == 2 and made.count("catch (...)") == 2
+    assert made.count("try {") == 2
+    assert made.count("catch (...)") == 2
     lines = [line.strip() for line in made.splitlines()]
     assert lines[lines.index("for(int64_t x1=0; x1<4; x1+=1)") + 1] == "{ try {"
     assert "for(int64_t x0=0; x0<4; x0+=1) { out_ptr0[x0] = 0; }" in lines

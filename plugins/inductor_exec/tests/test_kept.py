@@ -217,4 +217,5 @@ def test_a_second_process_compiles_nothing_and_does_not_import_what_could() -> N
     (first,) = in_process(1)
     assert first.startswith("2 0 True compile_fx lowering")
     kept, compiled = in_process(2)
-    assert kept == "0 2 False" and compiled.startswith("2 0 True compile_fx lowering")
+    assert kept == "0 2 False"
+    assert compiled.startswith("2 0 True compile_fx lowering")

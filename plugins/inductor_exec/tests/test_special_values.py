@@ -195,4 +195,5 @@ def test_special_values(family: Any, dtype: torch.dtype, monkeypatch: pytest.Mon
     }
     assert wrong == {}
     kernels = jitted.__tj__.session.regions.kernels.values()
-    assert kernels and all(kernel.failure is None for kernel in kernels)
+    assert kernels
+    assert all(kernel.failure is None for kernel in kernels)

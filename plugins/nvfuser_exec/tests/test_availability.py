@@ -47,7 +47,7 @@ def test_with_everything_there_it_is_usable(machine: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "how, importable, said",
+    ("how", "importable", "said"),
     [
         ({"version": "0.2.28"}, None, "0.2.28 is older than 0.2.35"),
         ({"device": False}, None, "no CUDA device"),
@@ -62,8 +62,11 @@ def test_with_everything_there_it_is_usable(machine: Any) -> None:
 def test_what_is_missing_is_said(machine: Any, how: Any, importable: Any, said: str) -> None:
     machine(**how)
     found = state()
-    assert not found.usable and found.importable is importable
-    assert found.reason is not None and said in found.reason and "\n" not in found.reason
+    assert not found.usable
+    assert found.importable is importable
+    assert found.reason is not None
+    assert said in found.reason
+    assert "\n" not in found.reason
     assert plugin.tj_available() == found.reason
 
 
@@ -73,7 +76,7 @@ def test_what_is_not_installed_is_not_imported(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    "text, numbers", [("0.2.36.dev20260301", (0, 2, 36)), ("1.0", (1, 0)), ("x", ())]
+    ("text", "numbers"), [("0.2.36.dev20260301", (0, 2, 36)), ("1.0", (1, 0)), ("x", ())]
 )
 def test_releases(text: str, numbers: tuple[int, ...]) -> None:
     assert release(text) == numbers
@@ -166,7 +169,7 @@ def test_a_definition_is_made_and_run(monkeypatch: pytest.MonkeyPatch, capsys: A
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    ("text", "said"),
     [
         ("#define CUDA_VERSION 12080\n", None),
         ("#define CUDA_VERSION 13000\n", "is for CUDA 12.8, and would read headers of 13.0"),
@@ -192,7 +195,8 @@ def test_processes_of_one_program_do_not_meet_through_nvfuser(
     monkeypatch.setattr(importlib, "import_module", lambda name: Module)
     for name in bindings.PROCESSES:
         monkeypatch.delenv(name, raising=False)
-    assert bindings.bindings() is Module and "NVFUSER_DISABLE" not in bindings.os.environ
+    assert bindings.bindings() is Module
+    assert "NVFUSER_DISABLE" not in bindings.os.environ
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("NVFUSER_DISABLE", "")  # so that what is set is taken back
     monkeypatch.delenv("NVFUSER_DISABLE")

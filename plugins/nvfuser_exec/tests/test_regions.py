@@ -160,7 +160,8 @@ def test_equal_layers_are_defined_once(fusing: Any) -> None:
     for a, b in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
     found = [c.symbol for c in tj.last_trace(jitted).calls if "region_" in c.symbol.path]
-    assert len(found) >= 3 and len(set(found)) <= 2
+    assert len(found) >= 3
+    assert len(set(found)) <= 2
 
 
 # ------------------------------------------------------------------------- what is put right
@@ -176,7 +177,8 @@ def test_results_are_never_in_the_memory_of_arguments(fusing: Any) -> None:
     first, _, second = jitted(x)
     hold(jitted, f, x)
     memory = {t.untyped_storage().data_ptr() for t in (x, first, second)}
-    assert len(memory) == 3 and regions(jitted)
+    assert len(memory) == 3
+    assert regions(jitted)
 
 
 def test_what_is_spread_has_strides_of_its_own(fusing: Any) -> None:
@@ -234,7 +236,7 @@ def declined(jitted: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "f, why",
+    ("f", "why"),
     [
         (lambda x: (x.t().reshape(-1), torch.cat((x, x)), x.clone()), "compute nothing"),
         (lambda x: x.sin() + 1, "at least"),
@@ -266,7 +268,8 @@ def test_scans_are_an_option(fusing: Any) -> None:
     jitted, without = fusing(f, {"scans": True}), fusing(f)
     x = torch.randn(3, 3)
     torch.testing.assert_close(jitted(x), without(x))
-    assert "cumsum" in texts(jitted)[0] and "cumsum" not in texts(without)[0]
+    assert "cumsum" in texts(jitted)[0]
+    assert "cumsum" not in texts(without)[0]
 
 
 def test_scans_that_cannot_be_compiled_are_declined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +293,8 @@ def test_cuda_tensors_are_taken_and_others_are_not() -> None:
         by_name = {p.name: Device.parse(t) for p, t in zip(values, types, strict=True)}
         return call.map_proxies(lambda p: p.replace(device=by_name[p.name]))
 
-    assert fusion is not None and fusion.check is not None
+    assert fusion is not None
+    assert fusion.check is not None
     assert fusion.can_fuse(on("cuda:0", "cuda:0", "cuda:0")) is True
     assert fusion.can_fuse(on("cuda:0", "cpu", "cuda:0")) is True, "a number on the CPU"
     assert isinstance(fusion.can_fuse(on("cpu", "cpu", "cpu")), Decline)
@@ -326,7 +330,7 @@ def chain(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "when, said", [("defined", "ASSERT"), ("run", "ASSERT"), ("typed", "dtype")]
+    ("when", "said"), [("defined", "ASSERT"), ("run", "ASSERT"), ("typed", "dtype")]
 )
 def test_a_region_that_fails_runs_without_nvfuser(
     when: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

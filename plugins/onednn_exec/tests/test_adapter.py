@@ -74,5 +74,7 @@ def test_apart_is_outside_of_all_modes() -> None:
             ones = torch.ones(2, 2, requires_grad=True, device="cpu")
             x = ones @ ones
             assert x.tolist() == [[2.0, 2.0], [2.0, 2.0]]
-            assert x.dtype == torch.float32 and not x.requires_grad and not x.is_inference()
+            assert x.dtype == torch.float32
+            assert not x.requires_grad
+            assert not x.is_inference()
         assert isinstance(torch.ones(2), FakeTensor)

@@ -64,13 +64,15 @@ def test_the_faster_one_runs_it_and_ties_are_pytorchs(
 
 def test_the_margin_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "compare", Times2(0.9))
-    assert taken(product(session(margin=0.05))) and not taken(product(session(margin=0.2)))
+    assert taken(product(session(margin=0.05)))
+    assert not taken(product(session(margin=0.2)))
 
 
 def test_what_is_not_stable_stays_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "compare", Times2(0.5, stable=False))
     jitted = product(session())
-    assert not taken(jitted) and "not stable" in str(tj.explain(jitted))
+    assert not taken(jitted)
+    assert "not stable" in str(tj.explain(jitted))
 
 
 def test_each_call_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +127,9 @@ def test_small_products_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> Non
     times = Times2(0.5)
     monkeypatch.setattr(choice, "compare", times)
     jitted = product(session(), X[:4, :4], W[:4, :4])
-    assert not taken(jitted) and times.asked == 0 and "too small" in str(tj.explain(jitted))
+    assert not taken(jitted)
+    assert times.asked == 0
+    assert "too small" in str(tj.explain(jitted))
     assert taken(product(session(minimum=0), X[:4, :4], W[:4, :4]))
 
 
@@ -153,7 +157,8 @@ def test_what_goes_wrong_in_the_trial_is_not_taken(
     monkeypatch.setitem(executor.KERNELS, "aten.mm.default", kernel)
     monkeypatch.setattr(choice, "compare", Times2(0.1))
     jitted = product(session(choose=choose))
-    assert not taken(jitted) and said in str(tj.explain(jitted))
+    assert not taken(jitted)
+    assert said in str(tj.explain(jitted))
 
 
 def test_a_real_measurement_ends_and_is_kept(tmp_path: Path) -> None:
@@ -163,7 +168,8 @@ def test_a_real_measurement_ends_and_is_kept(tmp_path: Path) -> None:
         Store(tmp_path / "onednn", store) for store in [choice.machine(torch.get_num_threads())]
     ]
     known = found[0].read()
-    assert len(known) <= 1 and all(t.theirs > 0 and t.mine > 0 for t in known.values())
+    assert len(known) <= 1
+    assert all(t.theirs > 0 and t.mine > 0 for t in known.values())
 
 
 def test_measuring_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,8 @@ def test_convolutions_of_images_by_channels(kind: str, freezing: Any) -> None:
     same(jitted, model, x.to(memory_format=torch.channels_last))
     assert packed(jitted) == ["torch.conv2d"]
     same(jitted, model, x)
-    assert packed(jitted) == [] and "another layout" in str(tj.explain(jitted))
+    assert packed(jitted) == []
+    assert "another layout" in str(tj.explain(jitted))
 
 
 DECLINED = {
@@ -103,7 +104,8 @@ def test_other_layers_are_declined_with_a_reason(said: str, freezing: Any) -> No
     if len(sizes) == 4:
         x = x.to(memory_format=torch.channels_last)
     same(jitted, model, x)
-    assert packed(jitted) == [] and said in str(tj.explain(jitted))
+    assert packed(jitted) == []
+    assert said in str(tj.explain(jitted))
 
 
 def test_arguments_by_keyword(freezing: Any) -> None:
@@ -125,7 +127,8 @@ def test_a_weight_that_is_written_is_an_error(freezing: Any) -> None:
     for given in (x, torch.randn(3, 16)):  # by the program, and by one that is compiled now
         with torch.no_grad(), pytest.raises(tj.TjError, match="written after") as found:
             jitted(given)
-        assert "shape (32, 16)" in str(found.value) and "freeze" in str(found.value)
+        assert "shape (32, 16)" in str(found.value)
+        assert "freeze" in str(found.value)
     same(freezing(model), model, x)
 
 
@@ -251,7 +254,8 @@ def test_a_program_that_is_gone_holds_nothing(freezing: Any) -> None:
 def test_weights_are_held_while_somebody_does() -> None:
     weights, w = Weights(), torch.randn(3, 4)
     first, second = weights.hold([w]), weights.hold([w])
-    assert first[0] is second[0] and weights.find(w) is first[0]
+    assert first[0] is second[0]
+    assert weights.find(w) is first[0]
     assert weights.find(w.t()) is None, "the same memory, read otherwise"
     del first
     assert weights.find(w) is second[0]
@@ -281,6 +285,7 @@ def test_bfloat16_for_float32_packs_too(freezing: Any) -> None:
     jitted = freezing(model, precision="bfloat16")
     with torch.no_grad():
         got, expected = jitted(x), model(x)
-    assert packed(jitted) and got.dtype == torch.float32
+    assert packed(jitted)
+    assert got.dtype == torch.float32
     torch.testing.assert_close(got, expected, rtol=3e-2, atol=3e-2)
     assert not torch.allclose(got, expected, rtol=1e-4, atol=1e-4)

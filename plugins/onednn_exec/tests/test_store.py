@@ -24,7 +24,8 @@ def test_what_was_measured_is_there_for_the_next_session(tmp_path: Path) -> None
     folder = tmp_path / "new" / "folder"
     Store(folder, HERE).put("a", Times(0.002, 0.001))
     again = Store(folder, HERE)
-    assert again.get("a") == Times(0.002, 0.001) and again.get("b") is None
+    assert again.get("a") == Times(0.002, 0.001)
+    assert again.get("b") is None
     assert [p.name for p in folder.iterdir()] == [HERE.file], "nothing else is left"
 
 
@@ -109,21 +110,26 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     with pytest.warns(TjWarning) as found:
         store.put("a", Times(0.002, 0.001))
         store.put("b", Times(0.002, 0.001))
-    assert len(found) == 1 and store.get("a") and store.get("b")
+    assert len(found) == 1
+    assert store.get("a")
+    assert store.get("b")
 
 
 def test_no_folder_keeps_nothing(tmp_path: Path) -> None:
     store = Store(None, HERE)
     store.put("a", Times(0.002, 0.001))
-    assert store.get("a") and list(tmp_path.iterdir()) == []
+    assert store.get("a")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_another_wrote_meanwhile_stays(tmp_path: Path) -> None:
     first, second = Store(tmp_path, HERE), Store(tmp_path, HERE)
-    assert first.get("a") is None and second.get("b") is None
+    assert first.get("a") is None
+    assert second.get("b") is None
     first.put("a", Times(0.002, 0.001))
     second.put("b", Times(0.004, 0.003))
-    assert Store(tmp_path, HERE).get("a") and Store(tmp_path, HERE).get("b")
+    assert Store(tmp_path, HERE).get("a")
+    assert Store(tmp_path, HERE).get("b")
 
 
 WRITER = """
@@ -148,7 +154,8 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [HERE.file]
     Store(tmp_path, HERE).put("last", Times(0.002, 0.001))
     known = Store(tmp_path, HERE).read()
-    assert {"a 59", "b 59"} & set(known) and "last" in known
+    assert {"a 59", "b 59"} & set(known)
+    assert "last" in known
 
 
 def test_the_processor_has_a_name() -> None:
@@ -156,4 +163,5 @@ def test_the_processor_has_a_name() -> None:
     thread = threading.Thread(target=lambda: found.append(processor()))
     thread.start()
     thread.join()
-    assert found == [processor()] and len(processor()) > len("x86_64 ")
+    assert found == [processor()]
+    assert len(processor()) > len("x86_64 ")

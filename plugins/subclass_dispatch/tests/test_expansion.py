@@ -50,12 +50,14 @@ def operators(body: Any) -> list[str]:
 def test_a_body_has_operators_on_the_subclass_with_dense_bodies(expander: Expander) -> None:
     made = expansion(expander, torch.addcmul, two(3), two(3), two(3))
     (whole,) = made.body.calls
-    assert whole.symbol.qualname == "aten.addcmul.default" and whole.on_subclass
+    assert whole.symbol.qualname == "aten.addcmul.default"
+    assert whole.on_subclass
     assert [p.name for p in whole.body.inputs] == ["a0", "a1", "a2"]
     assert not any(call.on_subclass for call in whole.body.calls)
     linear = expansion(expander, torch.nn.functional.linear, two(3), two(2, 3), two(2))
     levels = [call.symbol.qualname for call in linear.body.calls]
-    assert len(levels) > 1 and all(call.on_subclass for call in linear.body.calls)
+    assert len(levels) > 1
+    assert all(call.on_subclass for call in linear.body.calls)
     assert operators(linear.body).count("tj.unflatten") == len(levels)
 
 
@@ -105,7 +107,8 @@ def test_a_context_goes_with_the_result(expander: Expander) -> None:
 def test_a_plain_result_is_plain(expander: Expander) -> None:
     weight = Scaled.of(torch.randn(3, 4))
     made = expansion(expander, torch.nn.functional.linear, torch.randn(2, 4), weight)
-    assert made.outputs.subclass is None and made.outputs.shape == (2, 3)
+    assert made.outputs.subclass is None
+    assert made.outputs.shape == (2, 3)
 
 
 def test_a_class_that_is_called(expander: Expander) -> None:
@@ -155,14 +158,16 @@ def test_an_operator_without_derivative_may_stand_inside(expander: Expander) -> 
     x = Packed(torch.randn(3, 3)).requires_grad_()
     made = derive(expander, torch.mm, arguments([x, Packed(torch.randn(3, 3)).requires_grad_()]))
     inner = [name for name in operators(made.backward.body) if "packed_mm" in name]
-    assert len(inner) == 2 and made.gradients == (0, 1)
+    assert len(inner) == 2
+    assert made.gradients == (0, 1)
 
 
 def test_the_gradient_of_a_plain_tensor_may_be_of_a_subclass(expander: Expander) -> None:
     args = arguments([two(3), torch.ones(3, requires_grad=True)])
     made = derive(expander, torch.mul, args)
     (gradient,) = made.backward.outputs
-    assert made.gradients == (1,) and gradient.subclass is not None
+    assert made.gradients == (1,)
+    assert gradient.subclass is not None
 
 
 def test_states_of_one_text_are_told_apart() -> None:
@@ -181,7 +186,8 @@ def test_states_of_one_text_are_told_apart() -> None:
 def test_taken_apart_and_put_together() -> None:
     x = TwoTensor(two(3), two(3))
     parts = flatten(x)
-    assert len(parts) == 4 and parts[2] is x.b.a
+    assert len(parts) == 4
+    assert parts[2] is x.b.a
     p = tensor_proxy("x", x)
     made = Expander(kinds=Kinds(rules())).expand(torch.clone, (p,))
     (call,) = (c for c in calls(made.body) if c.symbol.name == "unflatten")
@@ -193,4 +199,5 @@ def test_formals_are_the_only_inputs(expander: Expander) -> None:
     made = expansion(expander, torch.sin, two(3))
     names = [p.name for p in made.body.inputs]
     used = {p.name for call in made.body.calls for p in leaves(call.args) if isinstance(p, Proxy)}
-    assert names == ["a0"] and "a0" in used
+    assert names == ["a0"]
+    assert "a0" in used

@@ -280,7 +280,8 @@ def test_a_handler_that_only_reads_is_compiled(jit: Any) -> None:
 
         @classmethod
         def note(cls, name: str, tensors: Any) -> None:
-            assert cls.table.get(name, cls.factor) and LOG.count == 0
+            assert cls.table.get(name, cls.factor)
+            assert LOG.count == 0
 
     reset()
     program = PROGRAMS["operators"]
@@ -288,7 +289,8 @@ def test_a_handler_that_only_reads_is_compiled(jit: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(observed(jitted, Reads, True)[2], observed(program, Reads, True)[2])
-    assert tj.stats(jitted).entries == 1 and not tj.stats(jitted).fallbacks
+    assert tj.stats(jitted).entries == 1
+    assert not tj.stats(jitted).fallbacks
 
 
 def test_what_the_collector_calls_writes_at_any_time(jit: Any) -> None:

@@ -81,7 +81,8 @@ def test_what_is_put_together_is_not_taken_apart_again() -> None:
     g = tj.jit(chain)
     x, y = two(3), two(3)
     g(x, y).sum().backward()
-    assert operators(g).count("tj.flatten") == 2 and operators(g).count("tj.unflatten") == 1
+    assert operators(g).count("tj.flatten") == 2
+    assert operators(g).count("tj.unflatten") == 1
     assert operators(g, "backward").count("tj.flatten") == 1  # the tangent
     assert operators(g, "backward").count("tj.unflatten") == 2  # the gradients
 
@@ -107,7 +108,8 @@ def test_an_executor_sees_dense_tensors_in_both_directions() -> None:
     g(x, y).sum().backward()
     forward, a, b = len(seen), two(3), two(3)
     chain(a, b).sum().backward()
-    assert forward >= 8 and set(seen) == {torch.Tensor}
+    assert forward >= 8
+    assert set(seen) == {torch.Tensor}
     assert_equal((x.grad, y.grad), (a.grad, b.grad))
 
 
@@ -170,7 +172,8 @@ def test_one_program_is_for_all_sizes() -> None:
     g = tj.jit(f, dynamic=True)
     for rows in (4, 6, 9):
         assert_equal(gradients(g, rows), gradients(f, rows))
-    assert tj.stats(g).misses == 1 and not tj.explain(g).declined
+    assert tj.stats(g).misses == 1
+    assert not tj.explain(g).declined
     for name in ("forward", "backward"):
         assert not any(call.on_subclass for call in tj.last_trace(g, name).calls)
         assert {"tj.flatten", "tj.unflatten"} <= set(operators(g, name))
@@ -205,7 +208,8 @@ def test_operators_on_the_subclass_are_claimed_where_sizes_are_symbols() -> None
         tangent = TwoTensor(torch.ones(rows, 4), torch.ones(rows, 4))
         mine.backward(tangent), theirs.backward(tangent)
         assert_equal((mine.detach(), x.grad, y.grad), (theirs.detach(), a.grad, b.grad))
-    assert tj.stats(g).misses == 1 and not tj.explain(g).declined
+    assert tj.stats(g).misses == 1
+    assert not tj.explain(g).declined
     assert ran.count((TwoTensor, (8, 4))) == 4  # the product, and three in the backward
     assert any(c.executor for c in tj.last_trace(g, "backward").calls if c.on_subclass)
 
@@ -219,7 +223,9 @@ def test_a_write_has_a_body_and_says_what_is_new() -> None:
     write, _ = tj.last_trace(g, stage="ACQUIRED").calls
     assert write.effects.mutates == (0,)
     ((place, new),) = write.body.updates
-    assert place == 0 and new == write.body.outputs and new.subclass == write.flat_outs[0].subclass
+    assert place == 0
+    assert new == write.body.outputs
+    assert new.subclass == write.flat_outs[0].subclass
 
 
 def test_another_context_is_another_program() -> None:
@@ -257,8 +263,10 @@ def test_a_module_with_such_parameters_is_saved_and_copied() -> None:
     assert_equal(g(x).detach(), expected)
     for other in (g, copy.deepcopy(g), pickle.loads(pickle.dumps(g))):
         assert_equal(other(x).detach(), expected)
-        assert isinstance(other.weight, TwoTensor) and tj.explain(other).fallbacks == ()
-    assert list(g.state_dict()) == ["weight"] and isinstance(g.state_dict()["weight"], TwoTensor)
+        assert isinstance(other.weight, TwoTensor)
+        assert tj.explain(other).fallbacks == ()
+    assert list(g.state_dict()) == ["weight"]
+    assert isinstance(g.state_dict()["weight"], TwoTensor)
     fresh = tj.jit(torch.nn.Linear(4, 4, bias=False))
     fresh.weight = torch.nn.Parameter(two(4, 4, grad=False))
     fresh.load_state_dict(g.state_dict())

@@ -358,7 +358,8 @@ class _Walk:
         """A call that an executor claimed before the split: one half of its pair."""
         executor = next(e for e in self.executors if e.name == call.executor)
         rule = executor.claims.get(Symbol.parse(call.symbol.name))
-        assert rule is not None and rule.value.pair is not None
+        assert rule is not None
+        assert rule.value.pair is not None
         self.implementations[call.symbol] = getattr(rule.value.pair, call.symbol.variant)
         self.note(call, executor.name, (), depth)
         return call

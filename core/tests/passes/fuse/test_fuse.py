@@ -69,7 +69,8 @@ def test_the_printed_program_reads_back() -> None:
     g = jitted(chain, LoopPlugin())
     g(X, Y)
     trace = program(g)
-    assert "loop.region_" in str(trace) and trace.stage is Stage.CLAIMED
+    assert "loop.region_" in str(trace)
+    assert trace.stage is Stage.CLAIMED
     assert Trace.parse(str(trace), language=trace.language) == trace
 
 
@@ -77,7 +78,8 @@ def test_a_call_alone_is_no_region() -> None:
     loop = LoopPlugin()
     g = jitted(lambda x, y: x + y, loop)
     assert g(X, Y) == [1.5, 1.0, 6.0]
-    assert shape(g) == ["add"] and not loop.compiled
+    assert shape(g) == ["add"]
+    assert not loop.compiled
     (record,) = tj.explain(g).claims
     assert record.executor == "python"
     why = "it stands in no region: it needs 2 calls that compute, and has 1"
@@ -133,7 +135,8 @@ def test_calls_with_effects_keep_their_order() -> None:
     expected = f_eager = [list(X), list(Y)]
     result = g(*expected)
     assert shape(g) == ["loop(add, neg)", "noise", "fill_", "loop(add, neg)", "noise"]
-    assert result[2][0] == -0.5 and f_eager[0] == [0.0] * 3
+    assert result[2][0] == -0.5
+    assert f_eager[0] == [0.0] * 3
 
 
 def test_two_executors_share_a_program() -> None:
@@ -167,7 +170,8 @@ def test_equal_regions_are_compiled_once() -> None:
     loop = LoopPlugin()
     g = jitted(f, loop)
     g(X, Y)
-    assert len(program(g).calls) == 8 and len(loop.compiled) == 1
+    assert len(program(g).calls) == 8
+    assert len(loop.compiled) == 1
     jitted_again = tj.jit(f, session=g.__tj__.session)
     jitted_again(X, Y)
     assert len(loop.compiled) == 1
@@ -201,7 +205,8 @@ def test_layers_are_found_without_marks() -> None:
     loop = LoopPlugin()
     g = jitted(f, loop)
     assert g(X, Y) == jitted(f)(X, Y)
-    assert len(program(g).calls) >= 7 and len(loop.compiled) <= 3
+    assert len(program(g).calls) >= 7
+    assert len(loop.compiled) <= 3
 
 
 class WholePlugin(LoopPlugin):
@@ -375,9 +380,11 @@ def test_explain_names_the_regions() -> None:
     explained = tj.explain(g)
     (use,) = explained.regions
     assert (use.program, use.calls, use.kernel.executor) == ("", 3, "loop")
-    assert use.kernel.fused is not None and "for a0, a1" in use.kernel.fused.source
+    assert use.kernel.fused is not None
+    assert "for a0, a1" in use.kernel.fused.source
     name = f"loop.{use.kernel.region.name}"
-    assert name in str(explained) and "compiled" in str(explained)
+    assert name in str(explained)
+    assert "compiled" in str(explained)
     rows = [(row[1], row[2]) for row in explained.rows()]
     assert rows == [("num.add", name), ("num.neg", name), ("num.mul", name), NOISE] * 3
 
@@ -407,7 +414,8 @@ def test_a_region_that_fails_falls_back_once(fault: str) -> None:
     expected = jitted(chain)(X, Y)
     with pytest.warns(TjWarning, match=said) as found:
         assert g(X, Y) == expected
-    assert len(found) == 1 and "'loop'" in str(found[0].message)
+    assert len(found) == 1
+    assert "'loop'" in str(found[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert g(X, Y) == expected
@@ -438,7 +446,8 @@ def test_a_region_that_cannot_be_compiled_falls_back_alone() -> None:
     g = jitted(f, loop, strict=False)
     with pytest.warns(TjWarning, match="the compiler is broken") as found:
         result = g(X, Y)
-    assert result == jitted(f)(X, Y) and len(found) == 1
+    assert result == jitted(f)(X, Y)
+    assert len(found) == 1
     assert len(loop.compiled) == 1
 
 

@@ -116,12 +116,15 @@ def test_the_reader_is_given_the_strides_that_were_chosen() -> None:
     assert g(X, Y) == expected()
     first, later = loop.compiled
     saved = {p.name: i for i, p in enumerate(first.outputs)}
-    assert first.flexible == {saved["_2"]} and not first.strides
-    assert set(later.strides.values()) == {(2,)} and not later.flexible
+    assert first.flexible == {saved["_2"]}
+    assert not first.strides
+    assert set(later.strides.values()) == {(2,)}
+    assert not later.flexible
     (place,) = later.strides
     first_runs = loop.took[:2]  # what has never run runs twice
     assert first_runs == [[list, list]] * 2
-    assert loop.took[2][place] is Spread and loop.took[2].count(list) == 1
+    assert loop.took[2][place] is Spread
+    assert loop.took[2].count(list) == 1
     assert [p.strides for p in later.inputs] == [(1,), (1,)]
     assert {p.strides for p in later.actual_inputs} == {(1,), (2,)}
     assert (2,) in {p.strides for p in halving.later[0].inputs}
@@ -146,7 +149,8 @@ def test_regions_that_read_other_strides_are_others() -> None:
 
     tj.jit(all_returned, session=session)(X, Y)
     later = [r for r in loop.compiled if len(r.body.calls) == 2]
-    assert [len(r.strides) for r in later] == [1, 0] and later[0].key != later[1].key
+    assert [len(r.strides) for r in later] == [1, 0]
+    assert later[0].key != later[1].key
 
 
 @pytest.mark.parametrize("check", [0, 3])
@@ -169,7 +173,9 @@ def test_a_program_that_another_executor_reads_it_in_gets_a_copy() -> None:
     g = jitted(f, loop, halving := Halving(3), strict=False)
     with pytest.warns(TjWarning, match="no kernel for these strides"):
         result = g(X, Y)
-    assert result == expected() and took and [type(x) for x in result] == [list, list]
+    assert result == expected()
+    assert took
+    assert [type(x) for x in result] == [list, list]
     assert (2,) in {p.strides for p in halving.later[0].inputs}
 
 
@@ -193,7 +199,8 @@ def test_a_call_in_no_region_gets_a_copy(monkeypatch: pytest.MonkeyPatch) -> Non
     loop = Spreading()
     g = jitted(alone, loop, halving := Halving(3))
     assert g(X, Y) == expected(alone)
-    assert loop.compiled[0].flexible and took[0] is list
+    assert loop.compiled[0].flexible
+    assert took[0] is list
     assert [p.strides for p in halving.later[0].inputs] == [(2,)]
 
 
@@ -261,8 +268,9 @@ def test_a_lie_about_strides_is_found_and_named(lie: str) -> None:
     with pytest.warns(TjWarning) as found:
         assert g(X, Y) == expected()
     (warning,) = found
-    assert message in str(warning.message) and "'loop'" in str(warning.message)
+    assert message in str(warning.message)
+    assert "'loop'" in str(warning.message)
     assert {p.strides for p in halving.later[0].inputs} == {(1,)}
+    strict = Spreading(said)
     with pytest.raises(PluginError, match="strides"):
-        strict = Spreading(said)
         jitted(f, strict, Halving(3))(X, Y)

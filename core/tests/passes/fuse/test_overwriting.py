@@ -207,7 +207,8 @@ def test_what_is_asked_of_a_value_that_the_program_makes(monkeypatch: pytest.Mon
     assert g(X, Y) == ([-0.0, -5.0, -0.0], [1.0, -10.0, 3.0])
     assert asked == [[-0.0, -10.0, -0.0]]
     paths = [call.symbol.path for call in tj.last_trace(g).calls]
-    assert paths[:3] == ["add", "neg", "asked"] and len(paths) == 4
+    assert paths[:3] == ["add", "neg", "asked"]
+    assert len(paths) == 4
     assert [len(region.overwritten) for region in loop.compiled] == [1]
 
     def drawn(x: Any, y: Any) -> Any:
@@ -264,7 +265,9 @@ def test_what_writes_in_place_is_believed_after_its_first_run(check: int) -> Non
     for y in ([0.0, 5.0, 0.0], [6.0, 0.0, 0.0], [0.0, 0.0, 7.0]):
         expected = [b or a for a, b in zip(x, y, strict=True)]
         new, other = g(x, y)
-        assert new is x and x == expected and other == [-n for n in expected]
+        assert new is x
+        assert x == expected
+        assert other == [-n for n in expected]
     plugins = [LoopPlugin(change=change), Writing({0: "x"}), NumericPlugin()]
     g = tj.jit(lambda x, y: (x.over(y), -x.over(y)), session=Session(plugins))
     with pytest.raises(PluginError, match="wrote to argument 'x'"):

@@ -228,7 +228,9 @@ def test_without_the_generators_state_drawn_numbers_are_saved() -> None:
     x, w = torch.randn(3, 4, requires_grad=True), torch.ones(4, 4)
     out = jitted(x, w)
     (gradient,) = torch.autograd.grad(out.sum(), x)
-    assert torch.equal(gradient, out) and (out == 0).any() and (out != 0).any()
+    assert torch.equal(gradient, out)
+    assert (out == 0).any()
+    assert (out != 0).any()
     assert tj.explain(jitted).declined == ()
 
 
@@ -257,7 +259,8 @@ def test_regions_run_again_one_by_one() -> None:
     saved = [p for p in forward.outputs[2] if isinstance(p, TensorProxy)]
     assert len(saved) == 2 + 4  # arguments and results
     order = [c.tags.get("CHECKPOINT") for c in backward.calls if "CHECKPOINT" in c.tags]
-    assert order == sorted(order, reverse=True) and set(order) == set("0123")
+    assert order == sorted(order, reverse=True)
+    assert set(order) == set("0123")
 
 
 PRODUCTS_AGAIN = {"save products": 0, "recompute all": 2, "prefer saving": 0, "save all": 0}

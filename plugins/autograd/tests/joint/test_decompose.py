@@ -144,7 +144,8 @@ def compare(jitted: Any, fn: Callable[..., Any], args: list[torch.Tensor]) -> No
         tangent = torch.ones_like(out).cumsum(0)
         results.append((out, *torch.autograd.grad(out, args, tangent), torch.rand(3)))
     for mine, theirs in zip(*results, strict=True):
-        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+        assert torch.equal(mine, theirs)
+        assert mine.stride() == theirs.stride()
 
 
 def rows(jitted: Any) -> list[tuple[str, str, str]]:
@@ -222,14 +223,16 @@ def test_what_has_no_such_part_stays_whole() -> None:
     )
     names = [c.symbol.qualname for c in tj.last_trace(jitted, stage="JOINT").calls]
     assert "torch.nn.functional.layer_norm.augmented" in names
-    assert "torch.nn.functional.softmax" not in names and SOFTMAX in names
+    assert "torch.nn.functional.softmax" not in names
+    assert SOFTMAX in names
 
 
 def test_the_gradient_of_the_whole_comes_first() -> None:
     """Its owner may be an executor, a plugin, or tj-autograd itself."""
     args = parameters((3, 4), (5, 4), (5,))
     jitted = check(lambda x, w, b: F.linear(x, w, b), args, pair("inner", ADDMM), rule(LINEAR))
-    assert rows(jitted) == [(LINEAR, "Rules", "")] and RAN == []
+    assert rows(jitted) == [(LINEAR, "Rules", "")]
+    assert RAN == []
     key = "aten.mul.Tensor"
     FUNCTIONS[key] = (lambda x, y: (x * y, (y,)), lambda saved, g: (g * saved[0],))
     jitted = check(lambda x: F.dropout(x * 2, 0.5), parameters((3, 4)), rule(key))
@@ -270,9 +273,11 @@ def test_tags_parents_and_lines_of_parts() -> None:
     jitted = check(f, parameters((2, 3, 4), (5, 4), (5,)), rule(ADDMM))
     joint = tj.last_trace(jitted, stage="JOINT").calls
     inner = next(c for c in joint if c.symbol.qualname == ADDMM)
-    assert inner.parent == "y" and "this line" in inner.source.text
+    assert inner.parent == "y"
+    assert "this line" in inner.source.text
     back = next(c for c in joint if c.symbol.qualname == f"{ADDMM}.backward")
-    assert back.parent == inner.flat_outs[0].name and "this line" in back.source.text
+    assert back.parent == inner.flat_outs[0].name
+    assert "this line" in back.source.text
     (y,) = (p for c in joint for p in c.flat_outs if p.name == "y")
     assert "SAVE" in y.tags
 

@@ -42,7 +42,8 @@ def agree(f: Program, jitted: Program, which: Sequence[int] | None = None) -> No
         for mine, theirs in pairs:
             assert (mine is None) == (theirs is None)
             if mine is not None and theirs is not None:
-                assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+                assert torch.equal(mine, theirs)
+                assert mine.stride() == theirs.stride()
 
 
 def matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -376,7 +377,8 @@ def test_the_gradient_of_a_sum_is_not_copied_over_symbols() -> None:
         a = torch.randn(n, n)
         x = torch.linalg.cholesky(a @ a.T + torch.eye(n)).requires_grad_()
         mine, theirs = (torch.autograd.grad(g(x).sum(), x)[0] for g in (jitted, f))
-        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+        assert torch.equal(mine, theirs)
+        assert mine.stride() == theirs.stride()
     assert tj.stats(jitted).misses == 1
     assert tj.last_trace(jitted, "backward").inputs[-1].strides == (0, 0)
 
@@ -391,4 +393,5 @@ def test_a_number_that_is_one_is_no_symbol() -> None:
     jitted = tj.jit(f, dynamic=True, check=2)
     pairs = (torch.autograd.grad(g(x, (1,), b).sum(), (x, b)) for g in (jitted, f))
     for mine, theirs in zip(*pairs, strict=True):
-        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+        assert torch.equal(mine, theirs)
+        assert mine.stride() == theirs.stride()

@@ -161,7 +161,8 @@ def test_gradients_are_those_of_differences(name: str) -> None:
         assert torch.autograd.gradcheck(seeded, args, fast_mode=True)
     else:
         seeded(*args)
-    assert tj.explain(run).declined == () and tj.explain(run).gradients
+    assert tj.explain(run).declined == ()
+    assert tj.explain(run).gradients
 
 
 def step(fn: Callable[..., torch.Tensor], args: Tensors) -> list[torch.Tensor]:
@@ -180,7 +181,8 @@ def test_results_and_gradients_are_eagers_to_the_bit(name: str, dtype: torch.dty
     c = CASES[name]
     expected = step(c.fn, arguments(c, dtype))
     for mine, theirs in zip(step(compiled(c), arguments(c, dtype)), expected, strict=True):
-        assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
 
 
 def test_a_sparse_gradient() -> None:
@@ -258,7 +260,7 @@ def whose(run: Any) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "name, part", [("rms_norm", 0.3), ("dropout", 0.25), ("sdpa, dropout", 0.9)]
+    ("name", "part"), [("rms_norm", 0.3), ("dropout", 0.25), ("sdpa, dropout", 0.9)]
 )
 def test_less_is_saved(name: str, part: float) -> None:
     """rms_norm's intermediates are recomputed; dropout saves a mask of one byte per element."""

@@ -45,9 +45,8 @@ def test_a_backward_that_writes_is_left_to_pytorch() -> None:
         return notes
 
     jitted = tj.jit(lambda x, notes: regions.Noted.apply(x, notes))
-    assert torch.equal(run(jitted), torch.ones(2)) and torch.equal(
-        run(regions.Noted.apply), torch.ones(2)
-    )
+    assert torch.equal(run(jitted), torch.ones(2))
+    assert torch.equal(run(regions.Noted.apply), torch.ones(2))
     if not left_to_this_version(tj.stats(jitted).fallbacks):
         (_, answer), *_ = tj.explain(jitted).declined
         assert "tj.autograd_function" in answer.reason
@@ -99,7 +98,8 @@ def test_rules_and_executors_see_what_is_inside() -> None:
     inside = {c.symbol.qualname for c in forward.calls if c.parent}
     assert "aten.mm.default" in inside
     back = [c for c in backward.calls if c.symbol.qualname == "aten.mm.default"]
-    assert len(back) == 2 and all(c.source.file == regions.__file__ for c in back if c.source)
+    assert len(back) == 2
+    assert all(c.source.file == regions.__file__ for c in back if c.source)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -131,4 +131,5 @@ def test_identity_and_versions_of_what_a_function_wrote() -> None:
         out = fn(y)
         out.sum().backward()
         found.append((out is y, y._version, type(out.grad_fn).__name__ != "NoneType", x.grad))
-    assert found[0][:3] == found[1][:3] and torch.equal(found[0][3], found[1][3])
+    assert found[0][:3] == found[1][:3]
+    assert torch.equal(found[0][3], found[1][3])

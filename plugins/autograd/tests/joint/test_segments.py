@@ -129,7 +129,8 @@ def test_gradients_are_added_in_the_order_of_eager(f: Any) -> None:
         torch.manual_seed(3)
         x, w = torch.randn(64, 32, requires_grad=True), torch.randn(32, 32, requires_grad=True)
         fn(x, w)[0].backward()
-        assert x.grad is not None and w.grad is not None
+        assert x.grad is not None
+        assert w.grad is not None
         return [x.grad, w.grad]
 
     for mine, theirs in zip(run(tj.jit(f)), run(f), strict=True):
@@ -189,7 +190,8 @@ def test_what_a_segment_saves_is_freed_with_it() -> None:
     del t
     a.backward()
     gc.collect()
-    assert kept() is None and b.requires_grad
+    assert kept() is None
+    assert b.requires_grad
 
 
 def test_each_segment_has_a_backward_trace() -> None:
@@ -234,4 +236,5 @@ def test_a_gradient_of_two_segments_is_laid_out_as_eagers() -> None:
         return [arg.grad for arg in args if arg.grad is not None]
 
     for mine, theirs in zip(gradients(tj.jit(scaled_twice)), gradients(scaled_twice), strict=True):
-        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+        assert torch.equal(mine, theirs)
+        assert mine.stride() == theirs.stride()

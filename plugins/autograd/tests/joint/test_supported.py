@@ -84,7 +84,8 @@ def gradients(fn: Program) -> tuple[torch.Tensor, ...]:
 def test_programs_that_write_and_return_views_have_gradients_as_traces(f: Program) -> None:
     jitted = tj.jit(f)
     for mine, theirs in zip(gradients(jitted), gradients(f), strict=True):
-        assert torch.equal(mine, theirs) and mine._version == theirs._version
+        assert torch.equal(mine, theirs)
+        assert mine._version == theirs._version
     assert tj.explain(jitted).declined == ()
     assert {"FUNCTIONAL", "JOINT", "SPLIT"} <= {t.stage.name for t in tj.last_traces(jitted)}
     if f is not writes:  # what that writes nobody else sees
@@ -108,8 +109,10 @@ def test_a_program_that_is_declined_is_differentiated_by_pytorch() -> None:
     if left_to_this_version(tj.stats(jitted).fallbacks):
         pytest.skip("PyTorch 2.10: Functions are left to PyTorch")
     (name, answer), *_ = tj.explain(jitted).declined
-    assert name == "functionalize" and "tj.autograd_function writes" in answer.reason
-    assert answer.source is not None and answer.source.file == __file__
+    assert name == "functionalize"
+    assert "tj.autograd_function writes" in answer.reason
+    assert answer.source is not None
+    assert answer.source.file == __file__
     assert {"JOINT", "SPLIT"}.isdisjoint(t.stage.name for t in tj.last_traces(jitted))
     assert f"without functionalize: {answer.reason}" in str(tj.explain(jitted))
 
@@ -189,8 +192,11 @@ def test_a_result_that_depends_on_a_view_made_without_gradients() -> None:
     jitted = tj.jit(f)
     for g in (f, jitted):
         turned, y = g(x)
-        assert turned.is_leaf and turned.requires_grad and y.grad_fn is not None
+        assert turned.is_leaf
+        assert turned.requires_grad
+        assert y.grad_fn is not None
         y.sum().backward()
-        assert turned.grad is None and x.grad is None
+        assert turned.grad is None
+        assert x.grad is None
     (_, declined), *_ = tj.explain(jitted).declined
     assert declined.reason == "a result depends on a view made without gradients"

@@ -90,11 +90,14 @@ def test_the_tags_of_calls_in_bodies_stay() -> None:
     jitted = trained(lambda x: (F.layer_norm(x, (3,)) * x).sin().sum(), transforms=[mark])
     forward, backward = tj.last_trace(jitted), tj.last_trace(jitted, "backward")
     norm = next(c for c in forward.calls if c.symbol.name == "native_layer_norm.default")
-    assert "MINE" in norm.tags and "MINE" in norm.flat_outs[0].tags
+    assert "MINE" in norm.tags
+    assert "MINE" in norm.flat_outs[0].tags
     whole = [c for c in forward.calls if c.body is not None]
-    assert whole and all("MINE" in inner.tags for c in whole for inner in c.body.calls)
+    assert whole
+    assert all("MINE" in inner.tags for c in whole for inner in c.body.calls)
     own = [c for c in backward.calls if c.symbol.name.endswith("_backward.default")]
-    assert own and all("MINE" not in c.tags for c in own)
+    assert own
+    assert all("MINE" not in c.tags for c in own)
 
 
 @pytest.mark.parametrize("travels", [False, True])
@@ -113,5 +116,7 @@ def test_a_call_that_runs_again_is_the_users_call(travels: bool) -> None:
     backward = tj.last_trace(jitted, "backward", stage="SPLIT")
     again = [c for c in backward.calls if c.symbol.variant != "backward"]
     gradients = [c for c in backward.calls if c.symbol.variant == "backward"]
-    assert again and all("MINE" in c.tags for c in again)
-    assert gradients and all(("MINE" in c.tags) is travels for c in gradients)
+    assert again
+    assert all("MINE" in c.tags for c in again)
+    assert gradients
+    assert all(("MINE" in c.tags) is travels for c in gradients)

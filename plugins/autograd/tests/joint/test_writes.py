@@ -152,7 +152,8 @@ def test_arguments_are_apart_and_later_together(program, layouts) -> None:
     scenes = [placed(layout, "inner") for layout in layouts]
     report = check(stateless(program), scenes, jit=with_gradients, **SEVERAL.OTHER_CALLS)
     assert report.ok, str(report)
-    assert report.entries <= len({*layouts}) and report.fallbacks == ()
+    assert report.entries <= len({*layouts})
+    assert report.fallbacks == ()
 
 
 @pytest.mark.parametrize("name", FOUND)

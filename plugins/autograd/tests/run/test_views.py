@@ -86,7 +86,8 @@ def test_returned_views(f: Program, write: bool) -> None:
 def test_the_views_of_inputs_are_views_for_pytorch() -> None:
     x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
     transposed, flat, _ = tj.jit(of_an_input)(x, w)
-    assert transposed._base is x and flat._base is x
+    assert transposed._base is x
+    assert flat._base is x
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
         flat.mul_(2)
 
@@ -95,7 +96,8 @@ def test_nothing_but_views_of_inputs() -> None:
     jitted = tj.jit(lambda x: (x.t(), x.argmax()))
     x = torch.randn(3, 4, requires_grad=True)
     view, largest = jitted(x)
-    assert view._base is x and int(largest) == int(x.argmax())
+    assert view._base is x
+    assert int(largest) == int(x.argmax())
     assert tj.explain(jitted).declined == ()
 
 
@@ -113,7 +115,7 @@ ENDING_IN_A_VIEW = {
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("make, shape", ENDING_IN_A_VIEW.values(), ids=ENDING_IN_A_VIEW)
+@pytest.mark.parametrize(("make", "shape"), ENDING_IN_A_VIEW.values(), ids=ENDING_IN_A_VIEW)
 def test_a_view_of_hidden_memory_is_made_again(make, shape, dynamic) -> None:
     """As `linear` returns of its product, whose gradient is a trace all the same."""
     model = make()

@@ -21,7 +21,8 @@ def test_no_cut_is_cheaper(edges: list[tuple[int, int, int]]) -> None:
     for edge in edges:
         network.edge(*edge)
     side = network.source_side(0, 1)
-    assert side is not None and 1 not in side
+    assert side is not None
+    assert 1 not in side
     others = [2, 3, 4, 5, 6]
     every = [{0} | {n for i, n in enumerate(others) if mask >> i & 1} for mask in range(32)]
     assert cost(edges, side | {0}) == min(cost(edges, s) for s in every)
@@ -46,4 +47,5 @@ def test_a_long_chain() -> None:
     for i in range(3000):
         network.edge(i, i + 1, 5 if i != 1234 else 2)
     side = network.source_side(0, 3000)
-    assert side is not None and len(side) == 1235
+    assert side is not None
+    assert len(side) == 1235

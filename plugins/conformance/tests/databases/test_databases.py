@@ -153,7 +153,8 @@ def test_a_wrong_gradient_is_found() -> None:
 
     for run in (run_gradients, run_second):
         result = run(op, torch.float64, 1, jit=wrong)
-        assert result.kinds == {Kind.RESULT} and result.samples == 1
+        assert result.kinds == {Kind.RESULT}
+        assert result.samples == 1
     assert run_gradcheck(op, torch.float64, 1, jit=wrong).kinds == {Kind.RESULT}
 
 

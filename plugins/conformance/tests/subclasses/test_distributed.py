@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def test_a_program_on_one_process(name: str, tmp_path: Path) -> None:
     with group(0, 1, str(tmp_path / "store")):
         ((verdict, mine, eagers),) = verdicts([name])
-    assert not verdict.differences and not verdict.fallbacks, str(verdict)
+    assert not verdict.differences, str(verdict)
+    assert not verdict.fallbacks, str(verdict)
     assert mine == eagers
 
 

@@ -82,7 +82,8 @@ def _example(p: Proxy, symbols: RunSymbols | None) -> Any:
     if isinstance(p, NumberProxy):
         if p.expr and not size_symbols(p.expr):  # computed as the program runs, always the same
             return NUMBERS[p.kind](evaluate_size(p.expr, dict[str, Any]().__getitem__))
-        assert symbols is not None and p.expr
+        assert symbols is not None
+        assert p.expr
         return symbols.number(p.expr, p.kind)
     assert isinstance(p, TensorProxy)
     shape, strides = ([_size(n, symbols) for n in dims] for dims in (p.shape, p.strides))

@@ -83,7 +83,8 @@ class Store:
         """Replace the file by one with all known times, and the times that other processes have
         added.
         """
-        assert self.folder is not None and self.known is not None
+        assert self.folder is not None
+        assert self.known is not None
         path = self.folder / self.machine.file
         try:
             own_folder(self.folder)

@@ -103,7 +103,8 @@ def test_each_part_is_set_back(name: str, raises: bool) -> None:
         except ValueError:
             assert raises
     assert thread_state.changes(before) == ()
-    assert len(seen) == 1 and name in seen[0]
+    assert len(seen) == 1
+    assert name in seen[0]
 
 
 def test_every_part_is_changed_by_a_test() -> None:

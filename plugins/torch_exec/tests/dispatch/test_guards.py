@@ -37,7 +37,7 @@ def test_unchanged_conditions_never_retrace() -> None:
 
 
 @pytest.mark.parametrize(
-    "first, second",
+    ("first", "second"),
     [
         (X, X.double()),
         (X, X[:, :2]),
@@ -63,7 +63,7 @@ def test_tensor_metadata(first: torch.Tensor, second: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    "first, second",
+    ("first", "second"),
     [
         (None, 0.5),
         (0.5, None),

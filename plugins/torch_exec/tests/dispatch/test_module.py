@@ -365,7 +365,8 @@ def test_jitted_modules_of_one_class_are_of_one_class() -> None:
     first.scale = 3.0
     assert (first.scale, second.scale) == (3.0, 2.0)
     parameters, buffers = torch.func.stack_module_state([first, second])
-    assert parameters["first.weight"].shape == (2, 3, 3) and buffers["offset"].shape == (2, 3)
+    assert parameters["first.weight"].shape == (2, 3, 3)
+    assert buffers["offset"].shape == (2, 3)
     for jitted in (first, second):
         assert_equal(jitted(X), jitted.__tj__.fn(X))
 
@@ -379,7 +380,8 @@ def test_the_class_of_jitted_modules_is_freed_with_them() -> None:
     alive = weakref.ref(type(jitted))
     del jitted
     gc.collect()
-    assert alive() is None and Local.__subclasses__() == []
+    assert alive() is None
+    assert Local.__subclasses__() == []
 
 
 @pytest.mark.parametrize("child", [Net, lambda: nn.Linear(3, 3)], ids=["of the user", "leaf"])

@@ -29,7 +29,8 @@ def test_values_of_one_string_are_compiled_for_up_to_a_limit() -> None:
     for name in (*NAMES, *NAMES):  # no second warning, which would be an error
         same(g(X, name), f(X, name))
     assert tj.stats(g).entries == 8 == tj.stats(g).misses
-    assert tj.stats(g).hits == 16 and len(tj.stats(g).fallbacks) == 1
+    assert tj.stats(g).hits == 16
+    assert len(tj.stats(g).fallbacks) == 1
 
 
 def test_what_differs_in_something_else_is_compiled() -> None:

@@ -48,7 +48,9 @@ def test_writes_are_results(fn, args, mutated) -> None:
 def test_a_tensor_given_twice_is_one() -> None:
     x = made(3)
     (new, result) = Functional(torch.sin)(x, out=x, mutated=(0,))
-    assert result is new and torch.equal(new, torch.sin(made(3))) and torch.equal(x, made(3))
+    assert result is new
+    assert torch.equal(new, torch.sin(made(3)))
+    assert torch.equal(x, made(3))
 
 
 def test_strides_stay() -> None:
@@ -74,7 +76,8 @@ def test_the_inverse_of_a_view(view, args) -> None:
     found = Inverse(view)(value, 0, 0, x, *args)
     expected = x.clone()
     view(expected, *args).copy_(value)
-    assert torch.equal(found, expected) and torch.equal(x, made(2, 3))
+    assert torch.equal(found, expected)
+    assert torch.equal(x, made(2, 3))
 
 
 def test_the_inverse_of_one_of_several_views() -> None:
@@ -87,16 +90,20 @@ def test_with_value_is_the_identity_to_autograd() -> None:
     x, y = made(3).requires_grad_(), made(3).requires_grad_()
     out = with_value(x * 2, y * 3)
     out.backward(made(3))
-    assert torch.equal(out, made(3) * 3) and torch.equal(x.grad, made(3) * 2) and y.grad is None
+    assert torch.equal(out, made(3) * 3)
+    assert torch.equal(x.grad, made(3) * 2)
+    assert y.grad is None
 
 
 def test_versions() -> None:
     x = made(3).clone()
     bump_version(x, 2)
     assert x._version == 2
-    assert versioned(x, 5) is x and x._version == 5
+    assert versioned(x, 5) is x
+    assert x._version == 5
     view = versioned(made(3).view(-1), 1)
-    assert view._version == 1 and not view._is_view()
+    assert view._version == 1
+    assert not view._is_view()
 
 
 def test_what_schemas_say_of_writes() -> None:
@@ -175,7 +182,8 @@ def test_ways_of_sharing_memory() -> None:
 
     run = dispatch_on_aliasing(lambda *args: 0, (0, 1), (0,), make, lambda *args: "too many")
     calls = [run(x[:4], x[n:]) for n in (1, 2, 1, 2)]
-    assert calls == [1, 2, 1, 2] and [g.offsets for (g,) in seen] == [(0, 1), (0, 2)]
+    assert calls == [1, 2, 1, 2]
+    assert [g.offsets for (g,) in seen] == [(0, 1), (0, 2)]
     calls = [run(x[:4], x[n:]) for n in (*range(3, 12), 2)]
     assert calls == [*range(3, PATTERN_LIMIT + 1), *["too many"] * 3, 2]
 
@@ -211,7 +219,8 @@ def test_a_functional_program_that_raises_leaves_it_to_the_one_acquired() -> Non
     with pytest.raises(ValueError, match="acquired") as raised:
         run(x)
     assert raised.value.__context__ is None
-    assert torch.equal(x, made(2) + 1) and torch.equal(*drawn)
+    assert torch.equal(x, made(2) + 1)
+    assert torch.equal(*drawn)
     run = unless_it_raises(raising(inner), lambda x: "right", [])
     with pytest.warns(tj.TjWarning, match="functional form of a program raised ValueError"):
         assert run(x) == "right"

@@ -96,7 +96,8 @@ class _ByEntry(TorchDispatchMode):
         self.ran += 1
         with _First() as first:
             result = found(*args, **kwargs)
-        assert first.found is not None and first.found[0] is func, (func, first.found)
+        assert first.found is not None, func
+        assert first.found[0] is func, (func, first.found)
         for got, given in zip(first.found[1:], (args, kwargs), strict=True):
             assert tree_structure(got) == tree_structure(given), func
             for x, y in zip(tree_leaves(got), tree_leaves(given), strict=True):

@@ -19,7 +19,8 @@ def test_a_mask_that_is_made_is_taken_back() -> None:
         assert not changed()
         buffer.materialize_mask(torch.tensor([True]))
         assert changed()
-    assert buffer.data is None and buffer.refcount == 0
+    assert buffer.data is None
+    assert buffer.refcount == 0
 
 
 def test_a_mask_that_is_used_up_is_put_back() -> None:
@@ -28,7 +29,8 @@ def test_a_mask_that_is_used_up_is_put_back() -> None:
     with same_masks() as changed:
         buffer.release_mask()
         assert changed()
-    assert buffer.data is mask and buffer.refcount == 1
+    assert buffer.data is mask
+    assert buffer.refcount == 1
 
 
 def test_a_mask_between_two_operators_of_one_call_is_no_change() -> None:

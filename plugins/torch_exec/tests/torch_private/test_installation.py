@@ -172,7 +172,9 @@ def test_doctor_finds_a_missing_name(
     monkeypatch.delattr(SideEffects, "track_new_user_defined_object")
     assert main(["doctor"]) == 1
     shown = capsys.readouterr().out
-    assert "exceptions" in shown and "lost: no" in shown and "members of classes" not in shown
+    assert "exceptions" in shown
+    assert "lost: no" in shown
+    assert "members of classes" not in shown
 
 
 def test_doctor_lists_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -171,7 +171,8 @@ def modules_in(
         if path.name not in but:
             name = f"{folder.name}_{path.stem}_{next(_serial)}"
             spec = importlib.util.spec_from_file_location(name, path)
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             module = sys.modules[name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             yield module

@@ -82,7 +82,8 @@ def _follow(calls: Iterable[BoundSymbol], known: dict[str, Any]) -> None:
 
 
 def _alike(a: Proxy, b: Proxy) -> bool:
-    assert isinstance(a, TensorProxy) and isinstance(b, TensorProxy)
+    assert isinstance(a, TensorProxy)
+    assert isinstance(b, TensorProxy)
     return (a.dtype, a.device, a.shape) == (b.dtype, b.device, b.shape)
 
 

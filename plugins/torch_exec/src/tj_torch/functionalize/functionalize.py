@@ -401,7 +401,8 @@ class Functionalized(Emitter):
             if overlaps_itself(viewed):
                 raise Unsuitable(f"{call.symbol} writes to a view of an expanded tensor")
             value = self.inverse(call, step, viewed, value)
-        assert isinstance(old, TensorProxy) and isinstance(value, TensorProxy)
+        assert isinstance(old, TensorProxy)
+        assert isinstance(value, TensorProxy)
         if grad is False and old.requires_grad:
             self.check_copy(old, value, call.context)
             context = call.context.with_("grad", True)

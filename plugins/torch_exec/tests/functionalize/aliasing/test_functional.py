@@ -90,7 +90,8 @@ def test_an_argument_that_nobody_refuses_is_used_in_functional_form() -> None:
     jitted = tj.jit(fx.symbolic_trace(refused_argument), frontend="fx", session=session())
     x = torch.ones(2, requires_grad=True) * 1
     assert jitted(x) is None
-    assert torch.equal(x, torch.full((2,), 2.0)) and x._version == 1
+    assert torch.equal(x, torch.full((2,), 2.0))
+    assert x._version == 1
     assert tj.last_trace(jitted, stage="FUNCTIONAL")
 
 

@@ -63,7 +63,8 @@ def test_generators_are_where_eager_leaves_them(kind, then_reads, functional) ->
         ignore=("grad_fn",) if functional == "always" else (),
     )
     assert report.ok, str(report)
-    assert report.compilations and not report.fallbacks
+    assert report.compilations
+    assert not report.fallbacks
     # A result that depends on the argument's new value has a gradient by the caller's argument.
     seen_by_autograd = then_reads and kind == "inner" and functional == "always"
     assert any(c.declined for c in report.compilations) == seen_by_autograd

@@ -62,7 +62,8 @@ def _copied(call: Recorded) -> Ref | None:
 
 def _alike(values: Sequence[object], one: Ref, other: Ref) -> bool:
     a, b = values[one.index], values[other.index]
-    assert isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    assert isinstance(a, torch.Tensor)
+    assert isinstance(b, torch.Tensor)
     return _described(a) == _described(b) and 0 not in a.shape
 
 
