@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -14,8 +14,10 @@ from tj_conformance.subclasses.kinds import Labeled
 from tj_core.extend import CannotExpandError, RuleTable, hookimpl
 from tj_subclass.kind import WRAPPERS
 from tj_torch.extend import TENSOR_KINDS, Expander, TensorKind, TorchDialects, tensor_proxy
-from tj_torch.internal import Run
 from torch.testing._internal.two_tensor import TwoTensor
+
+if TYPE_CHECKING:
+    from tj_torch.internal import Run
 
 WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "jit": lambda f, plugins: tj.jit(f, plugins=plugins, strict=False),

@@ -145,5 +145,7 @@ def test_a_gradient_of_a_plain_tensor_may_be_of_a_subclass() -> None:
         wrap(f)(a, b).sum().backward()
         found.append((a.grad, b.grad))
     (a, b), (mine_a, mine_b) = found
-    assert type(mine_a) is type(a) is TwoTensor and type(mine_b) is type(b) is TwoTensor
-    assert torch.equal(mine_b.a, b.a) and torch.equal(mine_b.b, b.b)
+    assert type(mine_a) is type(a) is TwoTensor
+    assert type(mine_b) is type(b) is TwoTensor
+    assert torch.equal(mine_b.a, b.a)
+    assert torch.equal(mine_b.b, b.b)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -16,7 +16,9 @@ from tj_core.extend import (
     size_symbols,
 )
 from tj_torch.extend import device_to_torch, dtype_to_torch
-from tj_torch.internal import RunSymbols
+
+if TYPE_CHECKING:
+    from tj_torch.internal import RunSymbols
 
 __all__ = ["as_declared", "example_inputs", "reads_strides", "relaid"]
 

@@ -18,7 +18,7 @@ from tj_inductor.graph import as_declared, example_inputs, reads_strides, relaid
 from tj_inductor.operators import needs
 
 if TYPE_CHECKING:
-    from tj_torch.extend import RunSymbols
+    from tj_torch.internal import RunSymbols
 
     from tj_inductor.adapter.modules import Compiled
 

@@ -59,7 +59,7 @@ def test_a_leaf_is_written_where_no_cast_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "cache, key",
+    ("cache", "key"),
     [
         (CastCache(), None),
         (CastCache().entered(False), None),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import FORWARD, Body, BoundSymbol, Proxy, Symbol, TensorProxy, generate, leaves
-from tj_torch.extend import Derivation
 from tj_torch.internal import autograd_function
+
+if TYPE_CHECKING:
+    from tj_torch.extend import Derivation
 
 __all__ = [
     "APPLY",

@@ -6,7 +6,7 @@ import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tj_core.extend import (
     NO_TAGS,
@@ -22,9 +22,6 @@ from tj_core.extend import (
     TensorProxy,
 )
 from tj_torch.internal import CannotExpand, Layout, State
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "FLATTEN",

@@ -290,7 +290,8 @@ class WrappedRun(Run):
 
     def afterwards(self, name: str, called: Called) -> TensorProxy:
         """Metadata of argument ``name`` after the call, which may change ``requires_grad``."""
-        formal, needs = self.formals[name], called.changed.get(name)
+        formal: TensorProxy = self.formals[name]
+        needs = called.changed.get(name)
         return formal if needs is None else formal.replace(requires_grad=needs)
 
     def refs_of(self, recorder: Recorder, tensor: Any) -> Parts:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from tj_core.extend import BoundSymbol, CaptureError, RuleTable, Symbol, TensorProxy, Trace
 
 from tj_torch.ops.cast_cache import CastCache, is_leaf, may_be_kept
-from tj_torch.ops.contexts import ContextTracker
+
+if TYPE_CHECKING:
+    from tj_torch.ops.contexts import ContextTracker
 
 __all__ = ["NOTES", "AutocastNotes", "Casts", "Notes", "check_of", "rules"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import (
     BoundSymbol,
@@ -24,7 +24,9 @@ from tj_core.extend import (
 
 from tj_torch.functionalize.forms import computed, on_behalf
 from tj_torch.functionalize.objects import Unsuitable
-from tj_torch.ops.expansion.kinds import Kinds, TensorKind
+
+if TYPE_CHECKING:
+    from tj_torch.ops.expansion.kinds import Kinds, TensorKind
 
 __all__ = ["WITH_STRIDES", "Emitter"]
 
@@ -48,7 +50,8 @@ class Emitter:
 
         Memory keeps its strides when it is written; a body may compute other strides.
         """
-        assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
+        assert isinstance(value, TensorProxy)
+        assert isinstance(like, TensorProxy)
         kind = self.kind_of(value, like)
         if kind is not None:
             known = kind.is_laid_out(made, value, like)
@@ -66,7 +69,8 @@ class Emitter:
         """
         kind = self.kind_of(target)
         if kind is not None:
-            assert isinstance(target, TensorProxy) and isinstance(value, TensorProxy)
+            assert isinstance(target, TensorProxy)
+            assert isinstance(value, TensorProxy)
             kind.check_copy(target, value, context, self.expand)
 
     def kind_of(self, *values: Proxy) -> TensorKind | None:

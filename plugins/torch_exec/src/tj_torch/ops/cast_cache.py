@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 import torch
-from tj_core.extend import TensorProxy
+
+if TYPE_CHECKING:
+    from tj_core.extend import TensorProxy
 
 __all__ = ["CastCache", "ambient_cache", "is_leaf", "may_be_kept"]
 

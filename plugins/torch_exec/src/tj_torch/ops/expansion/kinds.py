@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tj_core.extend import (
     BoundSymbol,
     CannotExpandError,
@@ -23,8 +22,12 @@ from tj_core.extend import (
 )
 
 from tj_torch.ops.errors import CannotExpand
-from tj_torch.ops.expansion.derivation import Derivation, Slot
-from tj_torch.ops.expansion.run import Run
+
+if TYPE_CHECKING:
+    import torch
+
+    from tj_torch.ops.expansion.derivation import Derivation, Slot
+    from tj_torch.ops.expansion.run import Run
 
 __all__ = ["TENSOR_KINDS", "Kinds", "NoTensorKind", "TensorKind", "class_name", "rules"]
 
