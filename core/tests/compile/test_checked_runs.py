@@ -8,18 +8,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
 from tj_core.analysis.results import Run, differences, unequal
 from tj_core.contract.decline import Decline
-from tj_core.contract.fusion import FusionRegion
 from tj_core.errors import PluginError
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.proxy import NumberProxy, OpaqueProxy
 from tj_core.testing.fusing import LoopPlugin
 from tj_core.testing.numeric import VALUES, NullPlugin, NumericPlugin, vector
+
+if TYPE_CHECKING:
+    from tj_core.contract.fusion import FusionRegion
 
 RUNTIME = (VALUES,)
 X, Y = vector("x", 2), vector("y", 2)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
 import torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +79,8 @@ def test_what_does_not_fit_runs_in_eager(f: Callable[..., Any], why: str) -> Non
     x = torch.randn(3, 3)
     jitted = jit(f)
     torch.testing.assert_close(jitted(x), f(x))
-    assert regions(jitted) == [] and why in str(tj.explain(jitted))
+    assert regions(jitted) == []
+    assert why in str(tj.explain(jitted))
 
 
 def test_a_later_session_finds_the_program_unless_libraries_changed(

@@ -73,7 +73,8 @@ def as_declared(symbols: RunSymbols | None) -> Callable[[Proxy, Any], Any]:
 
 def _copied(like: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """``value`` with the strides of ``like``."""
-    return torch.ops.aten.copy.default(like, value)
+    copied: torch.Tensor = torch.ops.aten.copy.default(like, value)
+    return copied
 
 
 NUMBERS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool}

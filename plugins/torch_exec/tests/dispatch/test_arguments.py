@@ -34,7 +34,7 @@ def test_arguments_by_position_keyword_and_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "args, kwargs", [((), {}), ((X, 1.0, 2.0), {}), ((X,), {"x": X}), ((X,), {"wrong": 1})]
+    ("args", "kwargs"), [((), {}), ((X, 1.0, 2.0), {}), ((X,), {"x": X}), ((X,), {"wrong": 1})]
 )
 def test_a_wrong_call_is_pythons_type_error(args: Any, kwargs: Any) -> None:
     with pytest.raises(TypeError):

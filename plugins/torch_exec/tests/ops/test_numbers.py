@@ -73,7 +73,8 @@ def test_other_methods_are_pythons(name: str) -> None:
     jitted = tj.jit(f, strict=False)
     for n in (5, -3):  # a constant, then a symbol
         found, number = jitted(torch.ones(2), n)
-        assert number == f(torch.ones(2), n)[1] and torch.equal(found, torch.full((2,), 2.0))
+        assert number == f(torch.ones(2), n)[1]
+        assert torch.equal(found, torch.full((2,), 2.0))
 
 
 def test_sizes_are_computed_in_numbers_and_in_sympy_alike() -> None:

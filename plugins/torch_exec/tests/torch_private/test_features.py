@@ -305,5 +305,6 @@ def test_a_feature_that_no_probe_has_found_lost_is_undone() -> None:
     lost = Correction.of("lost", "", lacking, Needs())
     with ExitStack() as stack:
         found = apply_features((lost, Correction.of("found", "", there, Needs())), stack, None, {})
-        assert found == [(lost, "AttributeError: no such name")] and done == ["undone"]
+        assert found == [(lost, "AttributeError: no such name")]
+        assert done == ["undone"]
     assert done == ["undone", "left"]

@@ -58,7 +58,8 @@ def test_a_tested_version_is_not_probed(
 ) -> None:
     monkeypatch.setattr(installation, "TESTED", (torch.__version__.rpartition(".")[0],))
     probing.settle([TABLE], False, str(tmp_path))
-    assert unsettled == [] and TABLE.lost == {}
+    assert unsettled == []
+    assert TABLE.lost == {}
 
 
 @pytest.mark.usefixtures("unknown")
@@ -66,11 +67,13 @@ def test_an_unknown_version_is_probed_once_for_an_installation(
     unsettled: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     probing.settle([TABLE], False, str(tmp_path))
-    assert unsettled == [1] and "exceptions" in TABLE.lost
+    assert unsettled == [1]
+    assert "exceptions" in TABLE.lost
     TABLE.settled = False
     TABLE.lost.clear()
     probing.settle([TABLE], False, str(tmp_path))  # another process
-    assert unsettled == [1] and "exceptions" in TABLE.lost
+    assert unsettled == [1]
+    assert "exceptions" in TABLE.lost
     TABLE.settled = False
     probing.settle([TABLE], True, str(tmp_path))  # asked to
     assert unsettled == [1, 1]
@@ -185,7 +188,8 @@ def test_doctor_lists_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert "torch._dynamo.variables.exception.ExceptionVariable" in shown
     assert "torch._dynamo.side_effects.SideEffects.track_new_user_defined_object" in shown
     for name in TABLE.names.values():
-        assert f"\n{name.path}\n" in shown and f"used to {name.use}" in shown
+        assert f"\n{name.path}\n" in shown
+        assert f"used to {name.use}" in shown
 
 
 OTHER = Table(
@@ -244,7 +248,8 @@ def test_a_plugin_of_others_is_probed_and_its_losses_are_said(
         warnings.simplefilter("always")
         assert torch.equal(jitted(torch.ones(2)), torch.full((2,), 2.0))
     said = [str(w.message) for w in caught if "tj-other" in str(w.message)]
-    assert len(said) == 2 and all(str(torch.__version__) in s for s in said)
+    assert len(said) == 2
+    assert all(str(torch.__version__) in s for s in said)
     assert any("a name: no torch._no_such; all is lost" in s for s in said)
     assert any("idle: it has no effect: no effect; it has none" in s for s in said)
     assert all("Please tell the issue tracker of tj-other" in s for s in said)
@@ -256,7 +261,10 @@ def test_doctor_lists_plugins_of_others(other: Any, capsys: pytest.CaptureFixtur
 
     found = doctor_command().run(argparse.Namespace(all=False, names=True), other)
     shown = capsys.readouterr().out
-    assert found == 1 and "idle" in shown and "tj-other" in shown and "9.0" in shown
+    assert found == 1
+    assert "idle" in shown
+    assert "tj-other" in shown
+    assert "9.0" in shown
     assert "tj-torch: all" in shown
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from tj_conformance.architectures.small import small
-from tj_conformance.packages import Network
+
+if TYPE_CHECKING:
+    from tj_conformance.packages import Network
 
 __all__ = ["Architecture", "of_network", "of_transformers"]
 

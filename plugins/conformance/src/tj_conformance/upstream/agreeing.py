@@ -9,8 +9,10 @@ from __future__ import annotations
 import builtins
 import importlib
 from collections.abc import Callable, Iterator
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["AGREEING", "agree", "agree_on_counters"]
 

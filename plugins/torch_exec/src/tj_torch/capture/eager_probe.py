@@ -12,12 +12,13 @@ import sys
 import types
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
 
-from tj_torch.torch_private.tables import Probe
+if TYPE_CHECKING:
+    from tj_torch.torch_private.tables import Probe
 
 __all__ = ["equal_to_eager", "jitted", "scope_of"]
 

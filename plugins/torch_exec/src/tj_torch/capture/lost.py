@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from tj_core.extend import TjWarning
 
 from tj_torch.capture.sources import users_stacklevel
-from tj_torch.torch_private.tables import Table
+
+if TYPE_CHECKING:
+    from tj_torch.torch_private.tables import Table
 
 __all__ = ["forget_said", "say_lost"]
 

@@ -16,13 +16,16 @@ import sys
 import threading
 import warnings
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tj_core.extend import TjWarning
 
 from tj_torch.capture.lost import say_lost
 from tj_torch.capture.sources import users_stacklevel
 from tj_torch.installation import TESTED, is_tested, torch_version
-from tj_torch.torch_private.tables import Table
+
+if TYPE_CHECKING:
+    from tj_torch.torch_private.tables import Table
 
 __all__ = ["settle"]
 

@@ -41,8 +41,10 @@ from tj_torch.capture.sources import node_source
 from tj_torch.dispatch.entries import fall_back, fall_back_from
 from tj_torch.dispatch.leaves import while_leaves
 from tj_torch.ops.handler_state import changed_state
-from tj_torch.ops.service import TorchDialects
 from tj_torch.torch_private.tables import PRIVATE_NAMES
+
+if TYPE_CHECKING:
+    from tj_torch.ops.service import TorchDialects
 
 __all__ = ["GraphCompiler", "check_handlers"]
 

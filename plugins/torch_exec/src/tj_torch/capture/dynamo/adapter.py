@@ -27,13 +27,12 @@ from tj_torch.capture.dynamo.released import forget_tensors, forgotten_after_fai
 from tj_torch.ops.handler_state import untouched
 from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.thread_state import kept
-from tj_torch.torch_private.features import Correction
 from tj_torch.torch_private.ops import without_saved_tensor_hooks
 from tj_torch.torch_private.runtime import below_functionalization as inside_dispatch
 from tj_torch.torch_private.runtime import function_modes as function_mode_count
 
 if TYPE_CHECKING:
-    from tj_torch.torch_private.features import Feature
+    from tj_torch.torch_private.features import Correction
 
 __all__ = [
     "Absent",

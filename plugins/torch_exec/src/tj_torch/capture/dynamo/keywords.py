@@ -7,12 +7,14 @@ whose ``__call__`` it leaves out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from tj_torch.capture.dynamo.patches import replace, stop
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 __all__ = ["correct"]
 

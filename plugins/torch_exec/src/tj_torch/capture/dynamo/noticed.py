@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.torch_private.features import Correction
+if TYPE_CHECKING:
+    from tj_torch.torch_private.features import Correction
 
 __all__ = ["Absent", "Lookup", "Noticed"]
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import builtins
 import operator
 from collections.abc import Callable
-from contextlib import ExitStack
 from types import MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
@@ -185,18 +184,19 @@ def _methods_of_numbers(stack: ExitStack) -> None:
 
         return call_method
 
-    def of_constant(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            cls = type(self.value)
-            if cls in _OTHERS and (name in _OPERATORS or name in _REFLECTED):
-                return _unbound(cls, tx, name, [self, *(v.realize() for v in args)], kwargs)
-            return original(self, tx, name, args, kwargs)
-
-        return call_method
-
     replace(stack, BuiltinVariable, "call_method", of_class)
-    replace(stack, ConstantVariable, "call_method", of_constant)
+    replace(stack, ConstantVariable, "call_method", _method_of_constant)
     replace(stack, SymNodeVariable, "call_method", of_symbol)
+
+
+def _method_of_constant(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        cls = type(self.value)
+        if cls in _OTHERS and (name in _OPERATORS or name in _REFLECTED):
+            return _unbound(cls, tx, name, [self, *(v.realize() for v in args)], kwargs)
+        return original(self, tx, name, args, kwargs)
+
+    return call_method
 
 
 def _unbound(cls: type, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
