@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.databases.remembered import compare_memo
+from tj_conformance.databases.memo import compare_memo
 from tj_conformance.models import MODELS, Model, contents, language, step
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.sampling import FULL

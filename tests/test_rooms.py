@@ -21,7 +21,7 @@ Distributions = Any
 
 ROOMS = {
     "tj_core": (
-        "source", "errors", "disk", "deprecated", "ir", "contract", "text", "analysis", "edit",
+        "source", "errors", "disk", "deprecations", "ir", "contract", "text", "analysis", "edit",
         "verify", "passes", "compile", "host", "namespaces", "tagging", "api", "cli", "extend",
         "testing", "__main__",
     ),
@@ -31,7 +31,8 @@ ROOMS = {
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
     "tj_autocast": (
-        "probe", "notes", "policies", "inside", "casts", "kept", "bodies", "transform", "plugin",
+        "probe", "notes", "policies", "inside", "casts", "cast_cache", "bodies", "transform",
+        "plugin",
     ),
     "tj_subclass": ("expansion", "writes", "kind", "transform", "plugin"),
     "tj_inductor": (
@@ -44,7 +45,7 @@ ROOMS = {
         "choice", "epilogues", "executor", "freezing", "plugin",
     ),
     "tj_nvfuser": (
-        "options", "availability", "refused", "draws", "layouts", "definition", "operations",
+        "options", "availability", "refusal", "draws", "layouts", "definition", "operations",
         "translate", "bindings", "operators", "runs", "compiler", "executor", "random", "testing",
         "plugin",
     ),
@@ -210,7 +211,7 @@ def test_each_room_says_what_it_holds(distributions: Distributions) -> None:
 
 
 BUILDERS = (
-    "tj_core/edit/", "tj_core/ir/", "tj_core/text/parser.py", "tj_core/text/encoded.py",
+    "tj_core/edit/", "tj_core/ir/", "tj_core/text/parser.py", "tj_core/text/encoding.py",
     "tj_torch/capture/",
     "tj_core/testing/",  # builds programs for tests
 )  # fmt: skip
@@ -240,7 +241,7 @@ def test_source_becomes_functions_in_one_place(distributions: Distributions) -> 
             if {"exec", "eval"} & facts(file).called:
                 found.add(name)
     probes = "capture.eager_probe"  # each is a program as text
-    assert found == {"compile.generated", "text.language", "ops.context", probes}
+    assert found == {"compile.function_text", "text.language", "ops.context", probes}
 
 
 def test_values_are_substituted_in_one_place(distributions: Distributions) -> None:

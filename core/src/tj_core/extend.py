@@ -5,7 +5,7 @@ any version. The names here follow a policy:
 
 - A name is added at any time; so are keyword arguments and fields of records that have a default,
   and members of `Stage`. Match stages and error classes by name, not by exhaustion.
-- A name, an argument or a field is removed or renamed as `tj_core.deprecated` says: it warns for
+- A name, an argument or a field is removed or renamed as `tj_core.deprecations` says: it warns for
   two minor releases at least, is an error by default in the next, and then gone.
 - The text of messages, `repr` of records and the form of printed traces may change with any minor
   release; a printed trace is read by the release that printed it.
@@ -41,8 +41,8 @@ from tj_core.compile.collection import collecting_less
 from tj_core.compile.compilation import Compilation
 from tj_core.compile.context import PassContext
 from tj_core.compile.failures import call_of, own_pass, source_of, warn_of
-from tj_core.compile.generated import define
-from tj_core.compile.outcome import Recompiler
+from tj_core.compile.function_text import define
+from tj_core.compile.outcome import Outcome, Recompiler
 from tj_core.compile.transforms import Transform
 from tj_core.contract.decline import Decline, answer, ask
 from tj_core.contract.dialects import Dialect, Resetting
@@ -52,14 +52,14 @@ from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
 from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpreter
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.contract.sizes import ProgramSizes
-from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
+from tj_core.deprecations import Deprecated01Warning, TjDeprecationWarning
 from tj_core.disk import cache_folder, check_own, is_own, own_folder, replace_file
 from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
 from tj_core.edit.reexpand import reexpand, reexpand_all
-from tj_core.edit.regions import joined_effects, summed_effects, with_programs
-from tj_core.edit.rewrite import Editor, Replacement, RewriteRule, rewrite
+from tj_core.edit.rewrite import CallEditor, Replacement, RewriteRule, rewrite
+from tj_core.edit.subprograms import joined_effects, summed_effects, with_programs
 from tj_core.errors import (
     CannotExpandError,
     CaptureError,
@@ -129,7 +129,7 @@ from tj_core.ir.symbol import (
     Symbol,
 )
 from tj_core.ir.tags import NEW_VALUE_OF, NO_TAGS, Tag, TagRegistry, TagSet
-from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Subprogram, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
@@ -164,6 +164,7 @@ __all__ = [
     "Body",
     "BoundSymbol",
     "Boxed",
+    "CallEditor",
     "CannotExpandError",
     "CaptureError",
     "Change",
@@ -179,7 +180,6 @@ __all__ = [
     "Device",
     "Dialect",
     "Dim",
-    "Editor",
     "Effects",
     "Entry",
     "Executor",
@@ -197,6 +197,7 @@ __all__ = [
     "NumberProxy",
     "OpaqueProxy",
     "Operation",
+    "Outcome",
     "Overwrites",
     "Pair",
     "ParseError",
@@ -211,7 +212,6 @@ __all__ = [
     "Proxy",
     "Recompiler",
     "Refuses",
-    "Region",
     "Replacement",
     "Resetting",
     "RewriteRule",
@@ -229,6 +229,7 @@ __all__ = [
     "States",
     "Storage",
     "SubclassInfo",
+    "Subprogram",
     "SymDim",
     "Symbol",
     "Tag",

@@ -150,15 +150,14 @@ def test_passes_before_and_after_run_in_each_process(sessions):
 
 def test_transforms_say_again_how_the_program_runs(sessions):
     def apply(trace, context):
-        say(context, {"by": 2, "of": (trace, X)})
-        return trace.replace(name="said")
+        return say(context, {"by": 2, "of": (trace.replace(name="said"), X)})
 
     def say(context: PassContext, kept):
         def wrap(function, recompiler):
             return lambda x: [value * kept["by"] for value in function(x)]
 
         assert kept["of"][1] == X
-        context.wrap(wrap, kept=kept)
+        return context.wrap(kept["of"][0], wrap, kept=kept)
 
     sessions.transform("twice", Stage.FUNCTIONAL, apply, restore=say)
     one, two = sessions.compile(), sessions.compile()
@@ -168,7 +167,7 @@ def test_transforms_say_again_how_the_program_runs(sessions):
 
 
 def test_what_is_not_said_to_be_kept_is_not(sessions):
-    sessions.transform("wraps", Stage.JOINT, lambda t, c: c.wrap(lambda f, _: f) or t)
+    sessions.transform("wraps", Stage.JOINT, lambda t, c: c.wrap(t, lambda f, _: f))
     sessions.compile()
     assert not found(sessions.compile())
 
@@ -177,8 +176,7 @@ def split(trace, context):
     """Cut the program in two; ``later`` compiles the second half at its first run."""
     first, second = trace.calls
     later = Trace((X, Y), (second,), Z, "backward", Stage.SPLIT, language=LANGUAGE)
-    assembled(context, (later,))
-    return trace.replace(calls=(first,), outputs=Y, stage=Stage.SPLIT)
+    return assembled(context, (later, trace.replace(calls=(first,), outputs=Y, stage=Stage.SPLIT)))
 
 
 def assembled(context, kept):
@@ -189,7 +187,7 @@ def assembled(context, kept):
 
         return run
 
-    context.assemble({"backward": kept[0]}, assemble, boxed=True, kept=kept)
+    return context.assemble(kept[1], {"backward": kept[0]}, assemble, boxed=True, kept=kept)
 
 
 def test_later_programs_are_found_too(sessions):
@@ -370,8 +368,7 @@ def test_what_cannot_be_said_again_is_compiled(sessions):
         raise ValueError("it changed its mind")
 
     def apply(trace, context):
-        context.wrap(lambda function, _: function, kept=1)
-        return trace.replace(name="wrapped")
+        return context.wrap(trace.replace(name="wrapped"), lambda function, _: function, kept=1)
 
     sessions.transform("wraps", Stage.FUNCTIONAL, apply, restore=restore)
     sessions.compile()

@@ -125,8 +125,7 @@ def test_a_transform_puts_something_around_the_program():
         return lambda x: ["around", *function(x)]
 
     def apply(trace, context):
-        context.wrap(wrap, outer)
-        return trace.replace(name="inner")
+        return context.wrap(trace.replace(name="inner"), wrap, outer)
 
     transform = Transform("own", apply, Stage.ACQUIRED, produces=Stage.FUNCTIONAL)
     compiled = pipeline(transform).compile(program())
@@ -139,8 +138,29 @@ def test_a_transform_puts_something_around_the_program():
     other = recompiler.compiled(program().replace(name="other"))
     assert other.function([1.0]) == ["around", -1.0]
     assert compiled.others.keys() == {"epilogue"}
-    recompiler.keep("other_0", other)
+    recompiler.show("other_0", other)
     assert compiled.others["other_0"].traces == other.traces
+
+
+def test_a_transform_says_what_it_returns():
+    """One outcome holds several wrappers; what is not returned has no effect, or is an error."""
+
+    def around(text):
+        return lambda function, _: lambda x: [text, *function(x)]
+
+    def twice(trace, context):
+        context.wrap(trace, around("dropped"))
+        return context.wrap(context.wrap(trace, around("outer")), around("inner"))
+
+    compiled = pipeline(Transform("own", twice, Stage.ACQUIRED)).compile(program())
+    assert compiled.function([1.0]) == ["outer", "inner", -1.0]
+
+    def without_a_trace(trace, context):
+        context.wrap(around("lost"), trace)
+        return trace
+
+    with pytest.raises(TraceError, match="expected a Trace or an Outcome, not function"):
+        pipeline(Transform("own", without_a_trace, Stage.ACQUIRED)).compile(program())
 
 
 def test_a_stage_that_nobody_needs_is_not_reached():
@@ -268,7 +288,8 @@ def test_a_program_that_returns_what_nothing_defines_is_found():
 
 @pytest.mark.parametrize("name", ["dce", "cse", "claim", "generate"])
 def test_each_pass_of_the_core_is_tjs_own(name, monkeypatch):
-    monkeypatch.setattr(f"tj_core.compile.pipeline.{name}", lambda *_, **__: 1 / 0)
+    module = "pipeline" if name in ("dce", "cse") else "claims"
+    monkeypatch.setattr(f"tj_core.compile.{module}.{name}", lambda *_, **__: 1 / 0)
     shown = "codegen" if name == "generate" else name
     with pytest.raises(PassError, match=f"the pass '{shown}' failed: ZeroDivisionError"):
         pipeline(strict=False).compile(program())

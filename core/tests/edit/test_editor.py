@@ -32,13 +32,13 @@ def names(trace: Trace) -> list[str]:
 def test_a_trace_that_nothing_was_done_to_is_the_same_object() -> None:
     trace = program(FIRST, SECOND)
     editor = TraceEditor(trace, TagRegistry())
-    editor.keep(*trace.calls)
+    editor.append(*trace.calls)
     assert editor.done(PassRecord("nothing")) is trace
 
 
 def test_calls_are_put_before_and_in_the_place_of_others() -> None:
     editor = TraceEditor(program(FIRST, SECOND))
-    editor.keep(FIRST, SECOND)
+    editor.append(FIRST, SECOND)
     editor.insert(1, editor.renamed(FIRST))
     editor.replace(2, call("sub", Y, X, outputs=Z))
     assert names(editor.done()) == ["mul:y", "mul:y_1", "sub:z"]
@@ -57,7 +57,7 @@ def test_a_call_runs_again_under_free_names_over_what_its_arguments_are_now() ->
 def test_tags_are_inherited_where_nothing_else_changes() -> None:
     trace = program(FIRST, SECOND)
     editor = TraceEditor(trace, TagRegistry())
-    editor.keep(*trace.calls)
+    editor.append(*trace.calls)
     editor.inherit(Y, TagSet(["SAVE"]))
     made = editor.done()
     found: list[Proxy] = [*made.calls[0].flat_outs, *made.calls[1].flat_args]
@@ -74,9 +74,9 @@ def test_calls_become_a_region_over_the_values_that_they_need() -> None:
     editor = TraceEditor(trace, TagRegistry())
     region = editor.part("part", (X,), trace.calls, (Z,))
     made = call("f", region, X, outputs=(Z,))
-    editor.keep(made)
+    editor.append(made)
     after = editor.done()
-    assert after.calls[0].regions == (region,)
+    assert after.calls[0].subprograms == (region,)
     assert (region.program.inputs, region.program.calls) == ((X,), trace.calls)
     assert (region.operands, region.returns) == ((0,), True)
     verify(after, tags=TagRegistry())

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tj_core import deprecated
+from tj_core import deprecations
 from tj_core.cli.main import main
-from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
+from tj_core.deprecations import Deprecated01Warning, TjDeprecationWarning
 from tj_core.errors import PluginError, TjWarning
 from tj_core.host import hookspecs, loading
 from tj_core.host.discovery import UNKNOWN, Found, core_version
@@ -248,8 +248,8 @@ def test_a_deprecation_is_seen_without_being_asked_for() -> None:
 
 STEPS = """
 import warnings
-from tj_core import deprecated
-for name, cls in vars(deprecated).items():
+from tj_core import deprecations
+for name, cls in vars(deprecations).items():
     if name.startswith("Deprecated"):
         errors = any(f[0] == "error" and f[2] is cls for f in warnings.filters)
         print(name, cls.since, errors)
@@ -271,8 +271,8 @@ def test_each_release_class_is_at_the_step_that_is_due() -> None:
 
 def test_the_release_classes_say_when() -> None:
     assert issubclass(Deprecated01Warning, TjWarning)
-    for name in deprecated.__all__:
-        cls = getattr(deprecated, name)
+    for name in deprecations.__all__:
+        cls = getattr(deprecations, name)
         if cls is not TjDeprecationWarning:
             major, minor = map(int, cls.since.split("."))
             doc = " ".join(cls.__doc__.split())

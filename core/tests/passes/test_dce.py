@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tj_core.contract.dialects import Dialect
-from tj_core.edit.regions import Region
+from tj_core.edit.subprograms import Subprogram
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.trace import Trace
 from tj_core.passes.dce import dce
@@ -83,8 +83,8 @@ def test_in_regions_too():
     x, y = vector("x", 2, requires_grad=True), vector("y", 2, requires_grad=True)
     write = call("f", Z, outputs=None, effects=Effects(mutates=(0,)))
     program = Trace((x,), (call("neg", x, outputs=y),), (), language=CHECKING)
-    with_region = call("g", Region(program, (0,)), x, outputs=(W,))
+    with_region = call("g", Subprogram(program, (0,)), x, outputs=(W,))
     before = dce(Trace((x, Z), (with_region, write), W, language=CHECKING))
-    assert before.calls[0].regions[0].program.calls == ()
+    assert before.calls[0].subprograms[0].program.calls == ()
     after = dce(Trace((x, Z), (write, with_region), W, language=CHECKING))
-    assert after.calls[1].regions[0].program is program
+    assert after.calls[1].subprograms[0].program is program

@@ -20,7 +20,7 @@ from tj_core.ir.proxy import Device, DType, OpaqueProxy, SubclassInfo, SymDim, T
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context
 from tj_core.ir.tags import Tag, TagRegistry, TagSet
-from tj_core.ir.trace import Body, BoundSymbol, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Subprogram, Trace
 from tj_core.ir.tree import map_tree
 from tj_core.passes.claim import claim
 from tj_core.passes.dce import dce
@@ -291,7 +291,7 @@ def with_regions(draw, made):
         more = tuple(made.flat_args[i].replace(name=f"op{n}") for n, i in enumerate(places))
         operands = (*(None for _ in program.inputs), *places)
         program = program.replace(inputs=program.inputs + more, outputs=(program.outputs, *more))
-        regions.append(Region(program, operands))
+        regions.append(Subprogram(program, operands))
     return made.replace(args=(*made.args, *regions, regions[0]))
 
 

@@ -19,7 +19,7 @@ from tj_core.ir.proxy import DType, NumberProxy, OpaqueProxy, SubclassInfo, SymD
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.tags import TagSet
-from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Subprogram, Trace
 from tj_core.source import Source
 from tj_core.testing.numeric import MEANING, call, vector
 from tj_core.text.language import EMPTY_LANGUAGE, Language
@@ -187,7 +187,7 @@ def test_unnamed_constants_travel_beside_the_text():
     body = Body((vector("a0", 2),), (), constant)
     region = program(call("f", constant, outputs=Y))
     trace = program(
-        call("neg", X, outputs=Y, body=body), call("map", X, Region(region, (0,))),
+        call("neg", X, outputs=Y, body=body), call("map", X, Subprogram(region, (0,))),
         call("f", X, constant, context=Context.of(none=constant)), outputs=constant,
     )  # fmt: skip
     assert trace.constants() == {"_object0": value}
@@ -292,17 +292,24 @@ def test_regions():
         (a,), (call("neg", a, outputs=Y, context=Context.of(grad=False)),), (Y,), "cond_fn",
         context=Context.of(grad=True), tags=TagSet(["R"]), language=LANGUAGE,
     )  # fmt: skip
-    nested = call("map", a, Region(inner, (0,), returns=True), outputs=(Y,))
+    nested = call("map", a, Subprogram(inner, (0,), returns=True), outputs=(Y,))
     outer = Trace((a,), (nested,), Y, "body_fn", language=LANGUAGE)
-    body = Body((vector("a0", 2),), (call("map", vector("a0", 2), Region(inner, (0,))),), ())
+    body = Body((vector("a0", 2),), (call("map", vector("a0", 2), Subprogram(inner, (0,))),), ())
     source = Source("model.py", 3, "while x: x = map(x)")
     trace = program(
-        call("while", X, Region(inner, (0,)), Region(outer, (None,)), outputs=Z, source=source),
+        call(
+            "while",
+            X,
+            Subprogram(inner, (0,)),
+            Subprogram(outer, (None,)),
+            outputs=Z,
+            source=source,
+        ),
         call("f", X, outputs=(), body=body),
         call("same", X, outputs=Y, context=Context.of(grad=1)),
         outputs=Y,
     )
-    assert [r.name for r in trace.calls[0].regions] == ["cond_fn", "body_fn"]
+    assert [r.name for r in trace.calls[0].subprograms] == ["cond_fn", "body_fn"]
     text = read_back(trace)
     assert text.startswith(
         """from tj_core.testing.numeric import num

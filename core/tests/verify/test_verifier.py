@@ -13,7 +13,7 @@ from tj_core.ir.proxy import DType
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.tags import TagRegistry, TagSet
-from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Subprogram, Trace
 from tj_core.source import Source
 from tj_core.testing.numeric import call, expansions, vector
 from tj_core.text.language import EMPTY_LANGUAGE
@@ -40,7 +40,7 @@ def program(*calls, inputs=(X,), outputs=(), **more):
 
 
 def region(*calls, inputs=(X,), outputs=(), name="fn", **more):
-    return Region(
+    return Subprogram(
         Trace(inputs, calls, outputs, name, **{"language": EMPTY_LANGUAGE, **more}),
         (0,) * len(inputs),
     )
@@ -202,47 +202,47 @@ FAULTS = [
     ),
     # ---- regions
     (
-        "has a region 'fn' in which num.neg uses 'x', which nothing defines",
+        "has a subprogram 'fn' in which num.neg uses 'x', which nothing defines",
         operation(region(NEG, inputs=())),
     ),
-    ("has a region 'fn' that returns 'y', which nothing defines", operation(region(outputs=Y))),
+    ("has a subprogram 'fn' that returns 'y', which nothing defines", operation(region(outputs=Y))),
     (
-        "has a region 'fn' in which num.neg defines 'x' again",
+        "has a subprogram 'fn' in which num.neg defines 'x' again",
         operation(region(call("neg", X, outputs=vector("x", 1)))),
     ),
-    ("has a region 'fn' with 0 operands for 1 inputs", operation(Region(region().program))),
+    ("has a subprogram 'fn' with 0 operands for 1 inputs", operation(Subprogram(region().program))),
     (
-        "has a region 'fn' with an operand beyond the call's 1 arguments",
-        operation(Region(region().program, (1,))),
+        "has a subprogram 'fn' with an operand beyond the call's 1 arguments",
+        operation(Subprogram(region().program, (1,))),
     ),
     (
-        r"has a region 'fn' whose input 'x' is 'cpu f64\[3\]', not 'cpu f64\[2\]'",
+        r"has a subprogram 'fn' whose input 'x' is 'cpu f64\[3\]', not 'cpu f64\[2\]'",
         operation(region(inputs=(vector("x", 3),))),
     ),
     (
-        "has a region 'fn' that returns 0 of 1 values",
-        operation(Region(region().program, (0,), returns=True)),
+        "has a subprogram 'fn' that returns 0 of 1 values",
+        operation(Subprogram(region().program, (0,), returns=True)),
     ),
     (
-        "has a region 'fn' with a stage of its own",
+        "has a subprogram 'fn' with a stage of its own",
         operation(region(stage=Stage.FUNCTIONAL)),
     ),
-    ("has two regions called 'fn'", operation(region(), region(NEG))),
-    ("has a region called 'fn', as a value is", program(FN, operation(region()).calls[0])),
+    ("has two subprograms called 'fn'", operation(region(), region(NEG))),
+    ("has a subprogram called 'fn', as a value is", program(FN, operation(region()).calls[0])),
     (
-        "has a region called 'num', which is the name of a namespace or constant",
+        "has a subprogram called 'num', which is the name of a namespace or constant",
         operation(region(name="num")),
     ),
     (
-        "has a region 'fn' with an input called '_0', which is a name for values in bodies",
+        "has a subprogram 'fn' with an input called '_0', which is a name for values in bodies",
         operation(region(inputs=(V0,))),
     ),
     (
-        "has a region 'fn' with two inputs of one name",
-        operation(Region(region(inputs=(X, X)).program, (0, 0))),
+        "has a subprogram 'fn' with two inputs of one name",
+        operation(Subprogram(region(inputs=(X, X)).program, (0, 0))),
     ),
     (
-        "has a region 'fn' in which num.neg lost the context grad",
+        "has a subprogram 'fn' in which num.neg lost the context grad",
         operation(region(NEG, context=Context.of(grad=True))),
     ),
 ]

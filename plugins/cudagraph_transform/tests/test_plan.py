@@ -228,5 +228,5 @@ def test_casts_of_autocast_are_not_captured_where_it_keeps_them(
     for x in torch.rand(4, 2, 3):
         with torch.autocast("cpu", torch.bfloat16, enabled=ambient):
             torch.testing.assert_close([f(x), f(x)], [region(x)] * 2, rtol=0, atol=0)
-    inside = [c for run in tj.last_trace(f).calls for r in run.regions for c in r.program.calls]
+    inside = [c for run in tj.last_trace(f).calls for r in run.subprograms for c in r.program.calls]
     assert bool(inside) is lowered

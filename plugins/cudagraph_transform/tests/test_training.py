@@ -184,5 +184,5 @@ def test_regions_of_an_executor_that_fuses_stand_in_segments(
         expected = torch.autograd.grad(program(x).sum(), weight)
         torch.testing.assert_close(torch.autograd.grad(f(x).sum(), weight), expected)
     (run,) = tj.last_trace(f).calls
-    assert "nvfuser" in {call.executor for call in run.regions[0].program.calls}
+    assert "nvfuser" in {call.executor for call in run.subprograms[0].program.calls}
     assert session.recorder.replays == 6

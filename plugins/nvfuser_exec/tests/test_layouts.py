@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from tj_core.extend import Dim, SymDim, TensorProxy
 from tj_nvfuser.layouts import dense_order, layout_of
-from tj_nvfuser.refused import Refused
+from tj_nvfuser.refusal import Refused
 
 S = SymDim("s0", 5)
 T = SymDim("s1", 3)

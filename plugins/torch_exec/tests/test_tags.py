@@ -9,9 +9,9 @@ import tj_core as tj
 import torch
 import torch.nn.functional as F
 from tj_core.extend import (
+    CallEditor,
     Claim,
     Constant,
-    Editor,
     Executor,
     Replacement,
     RewriteRule,
@@ -42,7 +42,7 @@ def transform(name: str, **rules: Any) -> Transform:
 def to(symbol: str) -> RewriteRule:
     """Rule that replaces a call by ``symbol`` of its first argument."""
 
-    def rule(call: Any, editor: Editor) -> Replacement:
+    def rule(call: Any, editor: CallEditor) -> Replacement:
         new = editor.call(symbol, call.args[0], outputs=tuple(p.name for p in call.flat_outs))
         return Replacement((new,))
 
@@ -85,7 +85,7 @@ def test_gradients_of_a_rewritten_program() -> None:
 
 
 def test_a_changed_dtype_is_followed_through_the_program() -> None:
-    def narrow(call: Any, editor: Editor) -> Replacement:
+    def narrow(call: Any, editor: CallEditor) -> Replacement:
         wide = editor.call(call.symbol, *call.args)
         cast = editor.call("torch.Tensor.to", wide.outputs, BFLOAT16, outputs=(call.outputs.name,))
         return Replacement((wide, cast))
@@ -111,7 +111,7 @@ def test_editing_inside_bodies() -> None:
 
 
 def test_removing_a_call() -> None:
-    def drop(call: Any, editor: Editor) -> Replacement:
+    def drop(call: Any, editor: CallEditor) -> Replacement:
         return Replacement((), {call.outputs.name: call.args[0]})
 
     g = tj.jit(
@@ -123,7 +123,7 @@ def test_removing_a_call() -> None:
 
 
 def test_inlining_every_body() -> None:
-    def open_up(call: Any, editor: Editor) -> Replacement | None:
+    def open_up(call: Any, editor: CallEditor) -> Replacement | None:
         return editor.inline() if editor.can_inline() else None
 
     table: RuleTable[RewriteRule] = RuleTable("open")
@@ -261,7 +261,7 @@ def test_tags_survive_descending_into_bodies() -> None:
 
 
 def test_tags_survive_a_change_of_dtype_upstream() -> None:
-    def narrow(call: Any, editor: Editor) -> Replacement:
+    def narrow(call: Any, editor: CallEditor) -> Replacement:
         cast = editor.call("torch.Tensor.to", call.args[0], BFLOAT16)
         new = editor.call(call.symbol, cast.outputs, outputs=(call.outputs.name,))
         return Replacement((cast, new))
@@ -296,7 +296,7 @@ def test_tags_of_calls_reach_their_bodies_and_replacements() -> None:
 def test_tags_are_seen_by_rules_at_trace_time() -> None:
     seen = []
 
-    def look(call: Any, editor: Editor) -> None:
+    def look(call: Any, editor: CallEditor) -> None:
         seen.append(list(call.flat_args[0].tags))
 
     looking = transform("look", torch__nn__functional__gelu=look)

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from tj_core.analysis.liveness import last_uses, value_names
 from tj_core.compile.checked_runs import Checks, EveryRun, FirstRun
-from tj_core.compile.generated import define
+from tj_core.compile.function_text import define
 from tj_core.compile.kernels import EveryRegionRun, FirstRegionRun, RegionKernel
 from tj_core.compile.plain_arguments import (
     differentiable,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tj_core.ir.proxy import Proxy
-    from tj_core.ir.trace import BoundSymbol, Region, Trace
+    from tj_core.ir.trace import BoundSymbol, Subprogram, Trace
     from tj_core.source import Source
 
 __all__ = ["Implementation", "Program", "generate"]
@@ -108,7 +108,7 @@ class _Writer:
         self.lines: dict[int, BoundSymbol] = {}
         self.first_runs: list[FirstRun | FirstRegionRun] = []
         self.alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
-        values = trace.names() - {r.name for call in trace.calls for r in call.regions}
+        values = trace.names() - {r.name for call in trace.calls for r in call.subprograms}
         self.free = Namer({*values, *dir(builtins), trace.name, "_"}).own
         self.annotate, self.args, self.box, self.error = map(
             self.free, ("_annotate", "_args", "_box", "_error")
@@ -229,7 +229,7 @@ class _Writer:
             self.bind(key, "_" + re.sub(r"\W", "_", constant.text).strip("_"), constant.value)
         return self.bound[key]
 
-    def region(self, region: Region) -> str:
+    def region(self, region: Subprogram) -> str:
         """The global of a region's program, which is generated on its own."""
         key = ("region", id(region.program))
         if key not in self.bound:

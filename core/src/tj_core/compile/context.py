@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.outcome import NOT_KEPT, Assemble, Assembly, Outcome, Wrap, Wrapper
@@ -28,7 +28,9 @@ class PassContext:
     ``earlier`` are the traces of the passes before, the acquired one first; ``produced`` the stages
     that a transform of this pipeline produces. ``strict`` is the config's.
     ``states`` are the states of claims for calls of the program: see `Claim`.
-    ``outcome`` collects the effects of the methods below.
+
+    The context has no state: a transform says by what it returns what becomes of the program, an
+    edited trace or the `Outcome` that one of the methods below makes.
     """
 
     name: str
@@ -41,38 +43,36 @@ class PassContext:
     produced: frozenset[Stage] = frozenset()
     strict: bool = False
     states: States = field(default_factory=dict, compare=False)
-    outcome: Outcome = field(default_factory=Outcome, compare=False)
 
-    def decline(self, answer: Decline) -> Trace:
-        """Decline the program, and return the trace that the transform was given.
+    def decline(self, answer: Decline) -> Outcome:
+        """The outcome that declines the program.
 
         Compilation starts again from the acquired trace, without this transform and without those
         of the same plugin that make later stages. `tj.explain` shows the reason.
         """
-        self.outcome.declined = answer
-        return self.earlier[-1]
+        return Outcome(self.earlier[-1], declined=answer)
 
-    def skip_stage(self) -> Trace:
-        """Leave out the stage that the transform produces, and return the unchanged trace."""
-        self.outcome.skipped = True
-        return self.earlier[-1]
+    def skip_stage(self) -> Outcome:
+        """The outcome that leaves out the stage that the transform produces."""
+        return Outcome(self.earlier[-1], skipped=True)
 
     def assemble(
         self,
+        trace: Trace | Outcome,
         others: Mapping[str, Trace],
         assemble: Assemble,
         *,
         boxed: bool = False,
         flexible: Collection[str] = frozenset(),
         kept: Any = NOT_KEPT,
-    ) -> None:
-        """Replace the one program by a function around several programs.
+    ) -> Outcome:
+        """The outcome ``trace``, with a function around several programs in the program's place.
 
-        ``assemble`` gets the program of the trace that the transform returns, and a function that
+        ``assemble`` gets the program of ``trace``, and a function that
         compiles another trace under a name, at any time and on any thread, to a program that takes
         one list and empties it. It returns the function to call in the program's place. ``others``
-        are traces by name, shown until they are compiled. ``boxed`` is for the program of the
-        returned trace.
+        are traces by name, shown until they are compiled. ``boxed`` is for the program of
+        ``trace``.
 
         ``flexible`` are values that this program returns only for inputs of the same name in the
         other programs. Executors may choose their strides; where another executor reads them, the
@@ -82,16 +82,25 @@ class PassContext:
         process: a tree of traces, proxies, texts and numbers. Without it, the program is not kept
         on disk.
         """
-        self.outcome.assembly = Assembly(others, assemble, boxed, flexible, kept)
+        assembly = Assembly(others, assemble, boxed, flexible, kept)
+        return replace(Outcome.of(trace), assembly=assembly)
 
-    def wrap(self, wrap: Wrap, epilogue: Trace | None = None, *, kept: Any = NOT_KEPT) -> None:
-        """Put a function around the program.
+    def wrap(
+        self,
+        trace: Trace | Outcome,
+        wrap: Wrap,
+        epilogue: Trace | None = None,
+        *,
+        kept: Any = NOT_KEPT,
+    ) -> Outcome:
+        """The outcome ``trace``, with a function around the program.
 
         ``wrap`` gets the function of the program's inputs and a `Recompiler` for calls that the
         trace does not fit, and returns the function to call instead. ``epilogue``, if given, is a
         trace of the code around the program, to be shown. ``kept``: see `assemble`.
         """
-        self.outcome.wrappers.append(Wrapper(wrap, epilogue, kept))
+        said = Outcome.of(trace)
+        return replace(said, wrappers=(*said.wrappers, Wrapper(wrap, epilogue, kept)))
 
     def rewrite(
         self,
@@ -99,7 +108,7 @@ class PassContext:
         rules: RuleTable[RewriteRule],
         *,
         into_bodies: bool = True,
-        into_regions: bool = True,
+        into_subprograms: bool = True,
     ) -> Trace:
         """`tj_core.edit.rewrite.rewrite` in this pass's name."""
         return rewrite(
@@ -110,5 +119,5 @@ class PassContext:
             name=self.name,
             plugin=self.plugin,
             into_bodies=into_bodies,
-            into_regions=into_regions,
+            into_subprograms=into_subprograms,
         )

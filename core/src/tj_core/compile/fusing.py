@@ -18,7 +18,6 @@ from tj_core.compile.kernels import RegionKernel
 from tj_core.compile.layouts import declared, relaid
 from tj_core.compile.reproducers import Reproducers
 from tj_core.contract.decline import Decline
-from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import Fused, Fusion, FusionRegion
 from tj_core.edit.editor import TraceEditor
 from tj_core.errors import PluginError, TjWarning
@@ -26,7 +25,7 @@ from tj_core.ir.trace import Body
 from tj_core.passes.claim import claim
 
 if TYPE_CHECKING:
-    from tj_core.compile.kept import KeptRegions
+    from tj_core.compile.kept_regions import KeptRegions
     from tj_core.contract.executors import Executor
     from tj_core.ir.symbol import Symbol
     from tj_core.ir.tags import TagRegistry

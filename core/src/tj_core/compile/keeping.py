@@ -74,8 +74,12 @@ class Keeping:
             for name, value in found.said:
                 ranked = next(r for r in transforms if r.transform.name == name)
                 assert ranked.transform.restore is not None
-                ranked.transform.restore(again := context(ranked), value)
-                outcomes.append(again.outcome)
+                again = ranked.transform.restore(context(ranked), value)
+                if not isinstance(again, Outcome):
+                    raise TypeError(
+                        f"restore of {name!r} returned {type(again).__name__}, not Outcome"
+                    )
+                outcomes.append(again)
         except Exception as error:  # compiled instead: a real fault shows again there
             self.kept.lose(self.key, error)
             return None

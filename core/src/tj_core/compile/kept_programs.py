@@ -3,7 +3,7 @@
 The results of the passes after FUNCTIONAL are kept: the traces, the regions, the claims, and
 transforms' payloads to restore their wrappers. The key is made of the traces before, and of
 everything else that these passes depend on. Compiled regions are kept apart
-(`tj_core.compile.kept`).
+(`tj_core.compile.kept_regions`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.kept import are_among
+from tj_core.compile.kept_regions import are_among
 from tj_core.contract.fusion import FusionRegion
 from tj_core.errors import PluginError
 from tj_core.ir.proxy import Dim, NumberProxy, SymDim
@@ -24,7 +24,7 @@ from tj_core.ir.sizes import size_symbols
 from tj_core.passes.claim import ClaimRecord
 from tj_core.passes.fuse.fuse import FusedTrace
 from tj_core.passes.fuse.layouts import Choice
-from tj_core.text.encoded import NotPlainError, decoded, encoded
+from tj_core.text.encoding import NotPlainError, decoded, encoded
 
 if TYPE_CHECKING:
     from tj_core.compile.transforms import Ranked, Transform
@@ -263,7 +263,7 @@ def implementations(
 def _outside_bodies(trace: Trace) -> Iterable[BoundSymbol]:
     for call in trace.calls:
         yield call
-        for region in call.regions:
+        for region in call.subprograms:
             yield from _outside_bodies(region.program)
 
 

@@ -1,9 +1,9 @@
-"""The outcome of a pass beside its trace: wrappers and assemblies of programs, declines."""
+"""The answer of a transform: a trace, with wrappers and assemblies of programs, or a decline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tj_core.compile.codegen import Program
@@ -27,7 +27,7 @@ class Recompiler(Protocol):
         """The compilation of ``trace``, a substitute for the acquired trace, by all passes."""
         ...
 
-    def keep(self, name: str, compilation: Compilation) -> None:
+    def show(self, name: str, compilation: Compilation) -> None:
         """Show the traces of ``compilation`` under ``name``, beside those of the program."""
         ...
 
@@ -59,14 +59,30 @@ class Wrapper:
     kept: Any = NOT_KEPT
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one run of a transform."""
+    """The answer of a transform that has more to say than its trace; see `PassContext`.
 
+    ``trace`` is the trace that it returns: the unchanged one if it declined, or skipped its stage.
+    """
+
+    trace: Trace
     declined: Decline | None = None
     skipped: bool = False
     assembly: Assembly | None = None
-    wrappers: list[Wrapper] = field(default_factory=list)
+    wrappers: tuple[Wrapper, ...] = ()
+
+    @classmethod
+    def of(cls, answer: Trace | Outcome) -> Outcome:
+        """The outcome of a transform that returned ``answer``.
+
+        :raises TypeError: for another object.
+        """
+        if isinstance(answer, Outcome):
+            return answer
+        if not isinstance(answer, Trace):
+            raise TypeError(f"expected a Trace or an Outcome, not {type(answer).__name__}")
+        return cls(answer)
 
     def kept(self) -> list[Any]:
         """The payloads of all assemble and wrap calls; `NOT_KEPT` for one that has none."""

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.generated import define
+from tj_core.compile.function_text import define
 from tj_core.ir.names import Namer, formal_value
 from tj_core.ir.proxy import Proxy, TensorProxy, requires_grad
 from tj_core.ir.tree import leaves, map_tree

@@ -19,6 +19,7 @@ from tj_core.ir.stage import Stage
 
 if TYPE_CHECKING:
     from tj_core.compile.context import PassContext
+    from tj_core.compile.outcome import Outcome
     from tj_core.ir.trace import Trace
 
 __all__ = ["Ranked", "Transform", "without"]
@@ -27,10 +28,10 @@ __all__ = ["Ranked", "Transform", "without"]
 class Apply(Protocol):
     """A function from a trace to the edited trace; the same object for no change.
 
-    Other results go to the context: see `PassContext`.
+    One that has more to say returns an `Outcome`, which methods of the context make.
     """
 
-    def __call__(self, trace: Trace, context: PassContext, /) -> Trace: ...
+    def __call__(self, trace: Trace, context: PassContext, /) -> Trace | Outcome: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,9 @@ class Transform:
     transform reads it.
 
     ``restore`` is for a transform after FUNCTIONAL that calls `PassContext.assemble` or
-    `PassContext.wrap` with ``kept``. It repeats this call in a process that finds the finished
-    program on disk: called in place of ``apply``, with the context and the value of ``kept``.
+    `PassContext.wrap` with ``kept``. It returns the outcome in a process that finds the finished
+    program on disk: called in place of ``apply``, with the context and the value of ``kept``. The
+    trace of the outcome is not used, since the finished one is on disk.
     """
 
     name: str
@@ -60,7 +62,7 @@ class Transform:
     priority: int = 0
     falls_back: bool = False
     reads: frozenset[str] = frozenset()
-    restore: Callable[[PassContext, Any], None] | None = None
+    restore: Callable[[PassContext, Any], Outcome] | None = None
 
     def __post_init__(self) -> None:
         check_fields(

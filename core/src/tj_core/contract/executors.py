@@ -82,9 +82,9 @@ class Claim:
     ``traceable``: the implementation is made of operations that any executor of the dialect can
     trace, so that the call may stand in a region of an executor that `hosts` it.
 
-    ``shares_regions``: the implementation calls the regions of the call with ordinary values, so
+    ``shares_subprograms``: the implementation calls the call's subprograms with ordinary values, so
     that other executors may run calls inside. If not (the operation differentiates or vectorises
-    its regions) the fallback executor runs the whole region.
+    them) the fallback executor runs the whole subprogram.
 
     ``state``, if given, makes an object that the implementation keeps from run to run: called once
     for each call of a program, with the call, its result is the keyword argument ``state`` of every
@@ -96,7 +96,7 @@ class Claim:
     implementation: Callable[..., Any] | None
     check: Callable[[BoundSymbol], bool | Decline] | None = None
     pair: Pair | None = None
-    shares_regions: bool = False
+    shares_subprograms: bool = False
     traceable: bool = False
     state: Callable[[BoundSymbol], Any] | None = None
 
@@ -107,7 +107,7 @@ class Claim:
             implementation=OPTIONAL_FUNCTION,
             check=OPTIONAL_FUNCTION,
             pair=of(Pair, optional=True),
-            shares_regions=FLAG,
+            shares_subprograms=FLAG,
             traceable=FLAG,
         )
         if self.pair is not None and self.implementation is None:

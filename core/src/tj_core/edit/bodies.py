@@ -12,7 +12,7 @@ from tj_core.ir.proxy import Proxy
 from tj_core.ir.substitution import substituted, substitution
 from tj_core.ir.symbol import PLAIN_CONTEXT
 from tj_core.ir.tags import NO_TAGS
-from tj_core.ir.trace import Body, BoundSymbol, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Subprogram, Trace
 from tj_core.ir.tree import leaves, map_tree
 
 if TYPE_CHECKING:
@@ -166,16 +166,20 @@ def passed_on(old: BoundSymbol, new: BoundSymbol) -> dict[int, tuple[int, Proxy]
 
 
 def _rewired(call: BoundSymbol, now: Mapping[int, int]) -> BoundSymbol:
-    """``call`` with its regions' operands renumbered, from old to new flat index as in ``now``."""
-    if not call.regions:
+    """``call`` with its subprograms' operands renumbered: ``now`` maps old to new flat indices."""
+    if not call.subprograms:
         return call
 
-    def moved(region: Region) -> Region:
-        operands = tuple(None if i is None else now.get(i) for i in region.operands)
-        return region if operands == region.operands else replace(region, operands=operands)
+    def moved(subprogram: Subprogram) -> Subprogram:
+        operands = tuple(None if i is None else now.get(i) for i in subprogram.operands)
+        return (
+            subprogram
+            if operands == subprogram.operands
+            else replace(subprogram, operands=operands)
+        )
 
-    args = map_tree(moved, call.args, Region)
-    return call.replace(args=args, kwargs=map_tree(moved, call.kwargs, Region))
+    args = map_tree(moved, call.args, Subprogram)
+    return call.replace(args=args, kwargs=map_tree(moved, call.kwargs, Subprogram))
 
 
 def _partition(call: BoundSymbol) -> list[int]:

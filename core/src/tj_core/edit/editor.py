@@ -19,7 +19,7 @@ from tj_core.edit.tag_propagation import TagInheritance
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.substitution import substituted, substitution
-from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Subprogram, Trace
 from tj_core.text.language import EMPTY_LANGUAGE
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ __all__ = ["TraceEditor", "at_stage", "recorded", "timed"]
 
 
 class TraceEditor:
-    """An edit of ``trace``, the program of a trace, a region or a body.
+    """An edit of ``trace``, the program of a trace, a subprogram or a body.
 
     ``calls`` are the calls of the edited program so far. ``values`` maps names of old values to
     their substitutes. `done` records the ``changes``. ``tags`` is needed if values with tags are
@@ -63,7 +63,7 @@ class TraceEditor:
         """``tree`` with its values substituted."""
         return substituted(tree, self.values)
 
-    def keep(self, *calls: BoundSymbol) -> None:
+    def append(self, *calls: BoundSymbol) -> None:
         """Append ``calls``, whose arguments are values of the edited program."""
         self.calls += calls
 
@@ -122,10 +122,10 @@ class TraceEditor:
 
     def part(
         self, name: str, inputs: Sequence[Proxy], calls: Sequence[BoundSymbol], outputs: Any
-    ) -> Region:
-        """``calls`` of the edited program as a region, to be the first argument of a new call.
+    ) -> Subprogram:
+        """``calls`` of the edited program as a subprogram, to be the first argument of a new call.
 
-        ``inputs`` are all values that the region reads, in the order of the new call's other
+        ``inputs`` are all values that the subprogram reads, in the order of the new call's other
         arguments; ``outputs`` those of the new call.
         """
         program = Trace(
@@ -136,7 +136,7 @@ class TraceEditor:
             context=self.trace.context,
             language=self.trace.language,
         )
-        return Region(program, tuple(range(len(inputs))), returns=True)
+        return Subprogram(program, tuple(range(len(inputs))), returns=True)
 
     @classmethod
     def of_body(cls, body: Body, tags: TagRegistry) -> TraceEditor:
@@ -156,8 +156,8 @@ class TraceEditor:
         outputs, updates = made.outputs
         return Body(made.inputs, made.calls, outputs, updates)
 
-    def of_region(self, program: Trace) -> TraceEditor:
-        """An editor of a region's program."""
+    def of_subprogram(self, program: Trace) -> TraceEditor:
+        """An editor of a subprogram's program."""
         return TraceEditor(program, self.tags)
 
     def inherited(self, p: Proxy) -> TagSet:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.edit.bodies import formals, with_args
-from tj_core.edit.regions import returned, with_programs
+from tj_core.edit.subprograms import returned, with_programs
 from tj_core.errors import TraceError
 from tj_core.ir.proxy import Proxy, TensorProxy
 from tj_core.ir.substitution import substituted, substitution
@@ -35,7 +35,7 @@ def derive(
     side effect without a body.
     ``context`` is the context of the call in whose body this one stands.
     """
-    if call.regions:
+    if call.subprograms:
         outputs = returned(call)
         return None if outputs is None else Expanded(outputs, call.effects, call.body)
     if call.body is None and "side_effect" in call.effects.ordered:
@@ -131,9 +131,9 @@ def reexpand_all(
 def _with_new_inputs(
     call: BoundSymbol, expand: RuleTable[Expand], tags: TagRegistry
 ) -> BoundSymbol:
-    """``call`` with regions expanded again for the metadata of the call's arguments."""
+    """``call`` with subprograms expanded again for the metadata of the call's arguments."""
     args = call.flat_args
-    operands = {id(region.program): region.operands for region in call.regions}
+    operands = {id(inner.program): inner.operands for inner in call.subprograms}
 
     def renewed(program: Trace) -> Trace:
         places = operands[id(program)]
@@ -152,7 +152,7 @@ def _with_new_inputs(
 
 
 def _meta_of(arg: Proxy, p: Proxy) -> Proxy:
-    """The region's input ``p`` with the metadata of ``arg``, except for a missing gradient flag."""
+    """The subprogram's input ``p`` with metadata of ``arg``, except for a missing gradient flag."""
     if isinstance(arg, TensorProxy) and isinstance(p, TensorProxy) and not p.requires_grad:
         arg = arg.replace(requires_grad=False)
     return arg.replace(name=p.name, tags=p.tags)

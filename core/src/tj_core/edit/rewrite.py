@@ -18,7 +18,7 @@ from tj_core.edit.edited_bodies import with_edited_body
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
 from tj_core.edit.reexpand import note_new_values, reexpand
-from tj_core.edit.regions import inline_region, with_programs
+from tj_core.edit.subprograms import inline_subprogram, with_programs
 from tj_core.edit.tag_propagation import with_view_tags
 from tj_core.errors import TraceError
 from tj_core.ir.proxy import Proxy
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tj_core.contract.rules import RuleTable
     from tj_core.ir.names import Namer
 
-__all__ = ["Editor", "Replacement", "RewriteRule", "reexpand", "rewrite"]
+__all__ = ["CallEditor", "Replacement", "RewriteRule", "reexpand", "rewrite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Replacement:
     decomposed: bool = False
 
 
-class Editor:
+class CallEditor:
     """The rewriter's services for a rule, for the one call offered to it."""
 
     __slots__ = ("_call", "_expand", "_namer", "_tags", "trace")
@@ -64,7 +64,7 @@ class Editor:
     ) -> None:
         self._call, self._namer, self._expand, self._tags = call, namer, expand, tags
         self.trace = trace
-        """The program, region or body of the call, as it was before the first rule."""
+        """The program, subprogram or body of the call, as it was before the first rule."""
 
     def fresh(self, wish: str) -> str:
         """A free name like ``wish``."""
@@ -98,25 +98,25 @@ class Editor:
             made, expanded, lambda i: outputs[i] if i < len(outputs) else self.fresh(base)
         )
 
-    def of(self, call: BoundSymbol) -> Editor:
+    def of(self, call: BoundSymbol) -> CallEditor:
         """An editor for ``call`` instead of the old call, such as one in another context."""
-        return Editor(call, self._namer, self._expand, self._tags, self.trace)
+        return CallEditor(call, self._namer, self._expand, self._tags, self.trace)
 
     def can_inline(self) -> bool:
         """Decide if the old call can be replaced by its body."""
         return can_inline(self._call)
 
-    def inline_region(self, tags: TagSet | None = None) -> Replacement:
-        """A replacement of the old call by the calls of its only region.
+    def inline_subprogram(self, tags: TagSet | None = None) -> Replacement:
+        """A replacement of the old call by the calls of its only subprogram.
 
         The calls get those of ``tags``, by default the old call's, that propagate into bodies.
 
-        :raises ValueError: if the call does not have exactly one region.
-        :raises TraceError: if an input of the region is no argument of the call.
+        :raises ValueError: if the call does not have exactly one subprogram.
+        :raises TraceError: if an input of the subprogram is no argument of the call.
         """
-        (region,) = self._call.regions
+        (subprogram,) = self._call.subprograms
         call = self._call if tags is None else self._call.replace(tags=tags)
-        calls, values = inline_region(call, region, self._namer, self._tags)
+        calls, values = inline_subprogram(call, subprogram, self._namer, self._tags)
         return Replacement(calls, values, decomposed=True)
 
     def inline(self) -> Replacement:
@@ -128,7 +128,7 @@ class Editor:
         return Replacement(inlined.calls, inlined.values, decomposed=True)
 
 
-RewriteRule = Callable[[BoundSymbol, Editor], "Replacement | None"]
+RewriteRule = Callable[[BoundSymbol, CallEditor], "Replacement | None"]
 
 
 def rewrite(
@@ -140,26 +140,26 @@ def rewrite(
     name: str,
     plugin: str = "core",
     into_bodies: bool = True,
-    into_regions: bool = True,
+    into_subprograms: bool = True,
 ) -> Trace:
     """``trace`` with ``rules`` applied once to every call; the same object if none fires.
 
-    Calls inside regions are offered like those at top level, unless an executor owns the call.
+    Calls inside subprograms are offered like those at top level, unless an executor owns the call.
     Calls inside bodies are offered too, under the context and the tags they would have in their
     call's place, unless a rule took the call itself, it mutates, or an executor owns it; see
-    `tj_core.edit.edited_bodies`. A body or region that many calls share is offered, and edited,
+    `tj_core.edit.edited_bodies`. A body or subprogram that many calls share is offered, and edited,
     once.
 
     :raises TraceError: if a rule leaves an output of its call undefined.
     """
     scope = _Scope(TraceEditor(trace, tags))
-    _Run(rules, expand, tags, into_bodies, into_regions).calls(scope)
+    _Run(rules, expand, tags, into_bodies, into_subprograms).calls(scope)
     return scope.editor.done(PassRecord(name, plugin)) if scope.editor.changes else trace
 
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """The top level, a region, or one body, as a program under edit.
+    """The top level, a subprogram, or one body, as a program under edit.
 
     For a body, ``context`` and ``inherited`` (tags) come from the call around it; the contexts and
     tags of the calls inside are relative to them.
@@ -181,8 +181,8 @@ class _Edited:
 
 
 @dataclass(frozen=True, slots=True)
-class _EditedRegion:
-    """A region's edited program; the reference to the original keeps its id in use."""
+class _EditedSubprogram:
+    """A subprogram's edited program; the reference to the original keeps its id in use."""
 
     original: Trace
     program: Trace
@@ -191,15 +191,15 @@ class _EditedRegion:
 
 @dataclass
 class _Run:
-    """One run of the rewriter, with the results for shared bodies and regions by id."""
+    """One run of the rewriter, with the results for shared bodies and subprograms by id."""
 
     rules: RuleTable[RewriteRule]
     expand: RuleTable[Expand]
     tags: TagRegistry
     into_bodies: bool
-    into_regions: bool
+    into_subprograms: bool
     bodies: dict[tuple[int, Context, TagSet], _Edited] = field(default_factory=dict)
-    programs: dict[int, _EditedRegion] = field(default_factory=dict)
+    programs: dict[int, _EditedSubprogram] = field(default_factory=dict)
 
     def calls(self, scope: _Scope) -> None:
         """Edit the calls of ``scope``."""
@@ -210,10 +210,10 @@ class _Run:
                 editor.values.update(_changed(old, call))
             replaced = self.replaced(call, scope)
             if replaced is not None:
-                editor.keep(*replaced)
+                editor.append(*replaced)
                 continue
             made = self.descend(call, scope)
-            editor.keep(made)
+            editor.append(made)
             note_new_values(old, made, editor.values)
 
     def replaced(self, call: BoundSymbol, scope: _Scope) -> tuple[BoundSymbol, ...] | None:
@@ -223,7 +223,7 @@ class _Run:
             return None
         offered = self.offered(call, scope)
         of = scope.editor
-        editor = Editor(offered, of.fresh, self.expand, self.tags, of.trace)
+        editor = CallEditor(offered, of.fresh, self.expand, self.tags, of.trace)
         new = rule.value(offered, editor)
         if new is None or (not new.values and len(new.calls) == 1 and new.calls[0] is offered):
             return None
@@ -241,9 +241,9 @@ class _Run:
         return call.replace(context=context, tags=tags)
 
     def descend(self, call: BoundSymbol, scope: _Scope) -> BoundSymbol:
-        """``call`` with the rules applied in its regions and its body; itself if none fires."""
-        if self.into_regions and call.regions and not call.executor:
-            call = with_programs(call, lambda program: self.region(program, call, scope))
+        """``call`` with the rules applied in its subprograms and its body; itself if none fires."""
+        if self.into_subprograms and call.subprograms and not call.executor:
+            call = with_programs(call, lambda program: self.subprogram(program, call, scope))
         body = call.body
         if not self.into_bodies or body is None or call.effects.mutates or call.executor:
             return call
@@ -257,13 +257,13 @@ class _Run:
         scope.editor.changes += inside
         return with_edited_body(call, edited.body)
 
-    def region(self, program: Trace, call: BoundSymbol, scope: _Scope) -> Trace:
+    def subprogram(self, program: Trace, call: BoundSymbol, scope: _Scope) -> Trace:
         """``program`` edited; several calls with one program share the result, too."""
         if id(program) not in self.programs:
-            editor = scope.editor.of_region(program)
+            editor = scope.editor.of_subprogram(program)
             self.calls(_Scope(editor))
             edited = editor.done() if editor.changes else program
-            self.programs[id(program)] = _EditedRegion(program, edited, tuple(editor.changes))
+            self.programs[id(program)] = _EditedSubprogram(program, edited, tuple(editor.changes))
         found = self.programs[id(program)]
         place = f"{call.label}.{program.name}"
         scope.editor.changes += (replace(c, call=f"{place}.{c.call}") for c in found.changes)

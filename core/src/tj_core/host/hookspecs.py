@@ -7,8 +7,8 @@ libraries (torch, a kernel library) are imported inside the hooks.
 
 Every hook is called at most once per session and per plugin, in the order the project's config
 gives, and returns records. An implementation may leave out arguments it does not need, so hooks can
-grow; how one shrinks is the policy in `tj_core.deprecated`. ``options`` is always the plugin's own
-options object: the dataclass of `tj_options`, filled from the config, or None without one.
+grow; how one shrinks is the policy in `tj_core.deprecations`. ``options`` is always the plugin's
+own options object: the dataclass of `tj_options`, filled from the config, or None without one.
 
 A hook's docstring tells when the hook is called, its result, and the first version with the hook.
 """

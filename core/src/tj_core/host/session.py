@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tj_core.compile.collection import collecting_less
 from tj_core.compile.fusing import FusedRegions
-from tj_core.compile.kept import KeptRegions
 from tj_core.compile.kept_programs import MOST, KeptPrograms
+from tj_core.compile.kept_regions import KeptRegions
 from tj_core.compile.notices import UnfusedTraining
 from tj_core.compile.pipeline import Pipeline
 from tj_core.compile.transforms import Ranked, Transform

@@ -1,6 +1,6 @@
 """Traces: short straight-line programs, immutable, that print as Python and read back.
 
-A trace holds calls, a call may hold regions, and a region holds a trace: hence one file for all.
+A trace holds calls, a call may hold subprograms, and a subprogram holds a trace: hence one file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tj_core.ir.runtime import RuntimeValues
     from tj_core.source import Source
 
-__all__ = ["Body", "BoundSymbol", "Change", "Notation", "PassRecord", "Region", "Trace"]
+__all__ = ["Body", "BoundSymbol", "Change", "Notation", "PassRecord", "Subprogram", "Trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class Subprogram:
     """An operand program of a higher-order operation: a leaf among the call's arguments.
 
     At run time it is a function that the operation calls as it sees fit: never, once, or in the
     backward pass. ``program`` is closed: it reads only its inputs, and has a namespace of its own.
     It runs in the context of its call, is at its call's stage (its own ``stage`` is ignored), and
     may write and draw random numbers; the call's effects sum these up
-    (`tj_core.edit.regions.summed_effects`).
+    (`tj_core.edit.subprograms.summed_effects`).
 
     ``operands`` has, for each input of the program, the flat index of the argument with the same
     metadata that becomes this input; None for a value that the operation makes: a slice, a tangent.
@@ -86,7 +86,7 @@ class Region:
 
     @property
     def name(self) -> str:
-        """The region's name in the arguments of its call: the name of its program."""
+        """The subprogram's name in the arguments of its call: the name of its program."""
         return self.program.name
 
 
@@ -95,9 +95,9 @@ class BoundSymbol:
     """A call of an operation. Immutable; `replace` makes an edited copy.
 
     ``args`` and ``kwargs`` are trees (tuples, lists, dicts, slices) whose leaves are proxies,
-    constants and regions; ``outputs`` is one of tuples and lists. ``parent`` names the call this
-    one derives from (its first output): a backward call its forward call, a claimed call the
-    user's. ``executor`` owns the call from stage CLAIMED on. Equality leaves out ``source``.
+    constants and subprograms; ``outputs`` is one of tuples and lists. ``parent`` names the call
+    that this one derives from (its first output): a backward call its forward call, a claimed call
+    the user's. ``executor`` owns the call from stage CLAIMED on. Equality leaves out ``source``.
     """
 
     symbol: Symbol
@@ -133,18 +133,18 @@ class BoundSymbol:
         return tuple(x for x in leaves(self.outputs) if isinstance(x, Proxy))
 
     @cached_property
-    def regions(self) -> tuple[Region, ...]:
-        """The regions among the arguments, in order, each once."""
-        found = (x for x in leaves((self.args, self.kwargs)) if isinstance(x, Region))
-        return tuple({id(region.program): region for region in found}.values())
+    def subprograms(self) -> tuple[Subprogram, ...]:
+        """The subprograms among the arguments, in order, each once."""
+        found = (x for x in leaves((self.args, self.kwargs)) if isinstance(x, Subprogram))
+        return tuple({id(subprogram.program): subprogram for subprogram in found}.values())
 
     @cached_property
     def on_subclass(self) -> bool:
         """Test for a call that computes with tensor subclasses, which redefine operations.
 
-        A call with a region, or in namespace ``tj``, only passes values on, and is none.
+        A call with a subprogram, or in namespace ``tj``, only passes values on, and is none.
         """
-        if self.regions or self.symbol.namespace == "tj":
+        if self.subprograms or self.symbol.namespace == "tj":
             return False
         values = (*self.flat_args, *self.flat_outs)
         return any(map(is_subclass, values))
@@ -181,17 +181,17 @@ class BoundSymbol:
         return self.replace(args=args, kwargs=kwargs, outputs=outputs)
 
     def walk(self) -> Iterator[BoundSymbol]:
-        """The call itself and, depth first, all calls in its regions and its body."""
+        """The call itself and, depth first, all calls in its subprograms and its body."""
         yield self
-        for region in self.regions:
-            yield from region.program.walk()
+        for subprogram in self.subprograms:
+            yield from subprogram.program.walk()
         for call in self.body.calls if self.body else ():
             yield from call.walk()
 
 
 _FOUND_OUT_FROM: Mapping[str, tuple[str, ...]] = {f.name: () for f in fields(BoundSymbol)} | {
-    "args": ("flat_args", "regions", "on_subclass", "kinds"),
-    "kwargs": ("flat_args", "regions", "on_subclass", "kinds"),
+    "args": ("flat_args", "subprograms", "on_subclass", "kinds"),
+    "kwargs": ("flat_args", "subprograms", "on_subclass", "kinds"),
     "outputs": ("flat_outs", "on_subclass", "kinds"),
     "symbol": ("on_subclass", "kinds"),
 }
@@ -253,7 +253,7 @@ class Trace:
         found = {p.name for p in self.inputs} | set(self.constants())
         for call in self.calls:
             found.update(p.name for p in (*call.flat_args, *call.flat_outs))
-            found.update(region.name for region in call.regions)
+            found.update(subprogram.name for subprogram in call.subprograms)
         return found
 
     def namer(self) -> Namer:
@@ -272,7 +272,7 @@ class Trace:
         return found
 
     def walk(self) -> Iterator[BoundSymbol]:
-        """All calls, those in regions and bodies included, depth first."""
+        """All calls, those in subprograms and bodies included, depth first."""
         for call in self.calls:
             yield from call.walk()
 
@@ -352,8 +352,8 @@ def _unnamed(trace: Trace) -> Iterator[Constant]:
         trees += [call.args, call.kwargs, call.outputs, call.context.items]
         if call.body is not None:
             trees += [call.body.outputs, call.body.updates]
-        for region in call.regions:
-            trees += [region.program.outputs, region.program.context.items]
+        for subprogram in call.subprograms:
+            trees += [subprogram.program.outputs, subprogram.program.context.items]
     for leaf in leaves(trees):
         if isinstance(leaf, Constant) and not leaf.named:
             yield leaf

@@ -19,7 +19,7 @@ from tj_core.contract.executors import Claim, Executor, States, with_state
 from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline
-from tj_core.edit.regions import map_programs
+from tj_core.edit.subprograms import map_programs
 from tj_core.errors import PluginError, RuleMissingError
 from tj_core.ir.proxy import NumberProxy, Proxy, requires_grad
 from tj_core.ir.stage import Stage
@@ -123,7 +123,7 @@ class _Walk:
     implementations: dict[Symbol, Callable[..., Any]] = field(default_factory=dict)
     wanted: dict[_Key, bool] = field(default_factory=dict)
     reasons: dict[_Key, dict[str, str]] = field(default_factory=dict)
-    regions: dict[tuple[int, bool], tuple[Trace, Trace]] = field(default_factory=dict)
+    subprograms: dict[tuple[int, bool], tuple[Trace, Trace]] = field(default_factory=dict)
     hosted: set[Symbol] = field(default_factory=set)
     fused: dict[str, tuple[str, Path]] = field(default_factory=dict)
     single: dict[tuple[str, Path], str] = field(default_factory=dict)
@@ -167,17 +167,17 @@ class _Walk:
             for (name, p), reason in ((self.fused[label], why) for label, why in refused.items())
         }
 
-    def in_regions(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
-        """``call`` with all calls in its regions claimed."""
-        shared = rule.value.shares_regions and (self.grad_done or not _carries_gradient(call))
-        return map_programs(call, lambda program: self.region(program, shared, depth + 1))
+    def in_subprograms(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
+        """``call`` with all calls in its subprograms claimed."""
+        shared = rule.value.shares_subprograms and (self.grad_done or not _carries_gradient(call))
+        return map_programs(call, lambda program: self.subprogram(program, shared, depth + 1))
 
-    def region(self, program: Trace, shared: bool, depth: int) -> Trace:
-        """A region's claimed program, by the fallback alone unless ``shared``; cached by id."""
+    def subprogram(self, program: Trace, shared: bool, depth: int) -> Trace:
+        """A subprogram's claimed form, by the fallback alone unless ``shared``; cached by id."""
         key = id(program), shared
-        if key not in self.regions:
+        if key not in self.subprograms:
             executors = self.executors if shared else []
-            editor = self.editor.of_region(program)
+            editor = self.editor.of_subprogram(program)
             walk = replace(
                 self,
                 executors=executors,
@@ -190,8 +190,8 @@ class _Walk:
                 path=(),
             )
             walk.settle(depth)
-            self.regions[key] = program, walk.editor.done()
-        return self.regions[key][1]
+            self.subprograms[key] = program, walk.editor.done()
+        return self.subprograms[key][1]
 
     def call(self, call: BoundSymbol, depth: int) -> None:
         """Claim ``call``, or replace it by an earlier number of the same expression."""
@@ -213,7 +213,7 @@ class _Walk:
 
         Many bodies read the same sizes, of values that fusion need not materialise for that.
         """
-        if not call.effects.removable or call.regions or len(call.flat_outs) != 1:
+        if not call.effects.removable or call.subprograms or len(call.flat_outs) != 1:
             return None
         (out,) = call.flat_outs
         if not isinstance(out, NumberProxy) or not out.expr or call.outputs is not out:
@@ -223,11 +223,11 @@ class _Walk:
     def placed(self, call: BoundSymbol, depth: int) -> None:
         """Keep ``call`` as its executor's, or else the claimed calls of its body."""
         if call.executor is not None:
-            return self.editor.keep(self.owned(call, depth))
+            return self.editor.append(self.owned(call, depth))
         taker, declined = self.ask(call)
         if taker is not None:
             take = self.fuse if taker.fuses else self.take
-            return self.editor.keep(take(call, taker.executor, declined, depth))
+            return self.editor.append(take(call, taker.executor, declined, depth))
         if can_inline(call) and self.wants_part(call.body, call.context):
             if self.may_descend(call):
                 return self.descend(call, declined, depth)
@@ -240,8 +240,8 @@ class _Walk:
             rule = executor.claims.get(call.symbol)
             if verdict is None and rule is not None:
                 self.note(call, executor.name, declined, depth)
-                claimed = self.in_regions(call, rule, depth)
-                return self.editor.keep(claimed.replace(executor=executor.name))
+                claimed = self.in_subprograms(call, rule, depth)
+                return self.editor.append(claimed.replace(executor=executor.name))
             assert verdict is not None
             declined = (*declined, (executor.name, verdict))
         if can_inline(call):
@@ -269,7 +269,7 @@ class _Walk:
             return "fuses calls on plain tensors, and this is one on a tensor subclass"
         if not self.grad_done and _carries_gradient(call):
             return NEEDS_GRADIENT
-        if call.regions or not call.effects.removable:
+        if call.subprograms or not call.effects.removable:
             return "it has effects"
         if not names_constants(call, self.editor.trace.language):
             return "it has a constant that is no tensor and has no spelling in Python"
@@ -343,7 +343,7 @@ class _Walk:
             self.hosted.add(symbol)
         self.note(call, executor.name, declined, depth)
         self.changes.append(Change(call.label, rule.plugin, rule.key, rule.origin))
-        call = self.in_regions(call, rule, depth)
+        call = self.in_subprograms(call, rule, depth)
         name = call.label if call.flat_outs else "_".join(map(str, self.path))
         state = executor.state_of(call, rule, self.states, f"state_{name}")
         taken = call.replace(

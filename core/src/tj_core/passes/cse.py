@@ -73,14 +73,14 @@ class _Run:
         if call.parent in self.labels:
             call = call.replace(parent=self.labels[call.parent])
         if not self.mergeable(call):
-            return self.editor.keep(call)
+            return self.editor.append(call)
         elders = self.first.setdefault(_key(call), [])
         # A backward call has its constants in its body: with another body it computes otherwise.
         elder = next((e for e in elders if _same_body(e.body, call.body)), None)
         if elder is None:
             elders.append(call)
         if elder is None or not self.merge(call, elder):
-            self.editor.keep(call)
+            self.editor.append(call)
 
     def tag_elders(self) -> None:
         """Add to kept calls the tags of the calls that they replace."""
@@ -90,7 +90,7 @@ class _Run:
 
     def mergeable(self, call: BoundSymbol) -> bool:
         """Test for a call that may be merged as far as its own effects and gradients go."""
-        if not call.effects.removable or call.regions or not call.flat_outs:
+        if not call.effects.removable or call.subprograms or not call.flat_outs:
             return False
         if not self.gradients_done and any(map(requires_grad, call.flat_outs)):
             return False

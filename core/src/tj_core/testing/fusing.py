@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.codegen import generate
-from tj_core.compile.generated import define
+from tj_core.compile.function_text import define
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.fusion import Fused, Fusion, FusionRegion

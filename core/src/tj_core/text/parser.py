@@ -16,7 +16,7 @@ from tj_core.ir.names import formal_input
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
 from tj_core.ir.tags import NO_TAGS, TagSet
-from tj_core.ir.trace import Body, BoundSymbol, Notation, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Notation, Subprogram, Trace
 from tj_core.text.metadata import parse_meta, parse_tags
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class _Draft:
     metas: dict[str, Proxy] = field(default_factory=dict)
     extras: dict[str, _Code] = field(default_factory=dict)
     body: list[str] = field(default_factory=list)
-    regions: list[_Block] = field(default_factory=list)
+    subprograms: list[_Block] = field(default_factory=list)
 
 
 @dataclass
@@ -80,7 +80,7 @@ def parse_trace(text: str, language: Notation, constants: Mapping[str, Any]) -> 
 def _split(lines: list[str]) -> _Block:
     """Sort lines by kind; only this function knows the marks ``#|`` and ``#:``."""
     block = _Block()
-    regions: list[_Block] = []
+    subprograms: list[_Block] = []
     waiting = list(reversed(lines))
     while waiting:
         raw = waiting.pop()
@@ -96,11 +96,11 @@ def _split(lines: list[str]) -> _Block:
             _meta(block, draft, match)
         elif match := _DEF.fullmatch(line):
             inside = _indented(waiting, len(raw) - len(raw.lstrip()))
-            regions.append(_function(match, inside))
+            subprograms.append(_function(match, inside))
         elif not line.startswith("#"):
             _statement(block, line)
             if block.drafts and block.drafts[-1] is not draft:
-                block.drafts[-1].regions, regions = regions, []
+                block.drafts[-1].subprograms, subprograms = subprograms, []
     return block
 
 
@@ -212,10 +212,10 @@ class _Reader:
             language=self.language,
         )
 
-    def region(self, block: _Block, enclosing: _Enclosing) -> Region:
+    def subprogram(self, block: _Block, enclosing: _Enclosing) -> Subprogram:
         extras = {k: self.value(v, {}) for k, v in block.extras.items()}
         program = self.program(block, extras, enclosing)
-        return Region(program, extras.get("operands", ()), extras.get("returns", False))
+        return Subprogram(program, extras.get("operands", ()), extras.get("returns", False))
 
     def call(
         self, draft: _Draft, env: dict[str, Any], enclosing: _Enclosing, path: str = ""
@@ -228,9 +228,9 @@ class _Reader:
         extras = {k: self.value(v, env) for k, v in draft.extras.items()}
         context = Context(tuple(extras.get("context", {}).items())).over(enclosing.context)
         enclosing = replace(enclosing, context=context)
-        regions = {block.name: self.region(block, enclosing) for block in draft.regions}
-        args = tuple(self.value(_Code(a, draft.text), env | regions) for a in node.args)
-        kwargs = tuple(self.keywords(node, draft.text, env | regions))
+        subprograms = {block.name: self.subprogram(block, enclosing) for block in draft.subprograms}
+        args = tuple(self.value(_Code(a, draft.text), env | subprograms) for a in node.args)
+        kwargs = tuple(self.keywords(node, draft.text, env | subprograms))
         executor = extras.get("executor")
         effects = _effects(extras, env)
         env.update(draft.metas)

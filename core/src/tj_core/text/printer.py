@@ -7,7 +7,7 @@ Lines of a printed program::
     # model.py:12 (layers.0): y = x + 1                  the source line of the next call
     #: mutates=(0,), executor='torch'                    further fields of a call, trace or body
     #| _0 = aten.add.Tensor(x, 1)  # _0: ...             its body; nested bodies nest the mark
-    def true_fn(x): ...                                  a region of the next call
+    def true_fn(x): ...                                  a subprogram of the next call
 
 Everything but sources and history is in the text, so that it reads back. The text
 is the same in every process: it holds no addresses and iterates over no set. Metadata stands
@@ -29,7 +29,7 @@ from tj_core.ir.names import formal_index
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context
-from tj_core.ir.trace import Body, BoundSymbol, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Subprogram, Trace
 from tj_core.ir.tree import leaves
 from tj_core.text.metadata import meta_text, tags_text
 from tj_core.text.roots import roots
@@ -75,12 +75,14 @@ def _inside(trace: Trace, style: _Style) -> Iterator[str]:
     yield f"return {value_text(trace.outputs)}"
 
 
-def _region(region: Region, enclosing: Context, style: _Style) -> Iterator[str]:
-    """A region as a function of its own; ``enclosing`` is the context of its call."""
-    program = region.program
-    yield f"def {region.name}({', '.join(p.name for p in program.inputs)}):"
+def _subprogram(subprogram: Subprogram, enclosing: Context, style: _Style) -> Iterator[str]:
+    """A subprogram as a function of its own; ``enclosing`` is the context of its call."""
+    program = subprogram.program
+    yield f"def {subprogram.name}({', '.join(p.name for p in program.inputs)}):"
     context = None if program.context == enclosing else dict(program.context.items)
-    extras = _present(operands=region.operands, returns=region.returns, tags=dict(program.tags))
+    extras = _present(
+        operands=subprogram.operands, returns=subprogram.returns, tags=dict(program.tags)
+    )
     extras |= {} if context is None else {"context": context}
     if extras:
         yield f"{INDENT}#: {_keywords(extras)}"
@@ -110,8 +112,8 @@ def _calls(trace: Trace, style: _Style) -> Iterator[str]:
         if style.sources and call.source and call.source != source:
             source = call.source
             yield f"{indent}# {source.short()}"
-        for region in call.regions:
-            for line in _region(region, call.context, style):
+        for subprogram in call.subprograms:
+            for line in _subprogram(subprogram, call.context, style):
                 yield indent + line
         executor = None if call.executor == style.usual else call.executor or ""
         shown = call.replace(context=beyond, executor=executor)
@@ -144,8 +146,8 @@ def _body(call: BoundSymbol, body: Body, rename: Callable[[str], str], path: str
         return names.get(name) or f"_{path}{name[1:]}"
 
     for position, inner in enumerate(body.calls):
-        for region in inner.regions:
-            yield from _region(region, inner.context, _Style(False, True))
+        for subprogram in inner.subprograms:
+            yield from _subprogram(subprogram, inner.context, _Style(False, True))
         yield from print_call(inner, actual, f"{path}{position}_")
     yield f"return {value_text(body.outputs, actual)}"
     if body.updates:
@@ -158,11 +160,11 @@ def call_text(
     rename: Callable[[str], str] = str,
     callee: str | None = None,
     constant: Callable[[Constant], str] | None = None,
-    region: Callable[[Region], str] | None = None,
+    subprogram: Callable[[Subprogram], str] | None = None,
 ) -> str:
     """The statement of one call: ``y = torch.add(x, 1)``."""
-    args = [value_text(a, rename, constant, region) for a in call.args]
-    args += [keyword_text(k, value_text(v, rename, constant, region)) for k, v in call.kwargs]
+    args = [value_text(a, rename, constant, subprogram) for a in call.args]
+    args += [keyword_text(k, value_text(v, rename, constant, subprogram)) for k, v in call.kwargs]
     text = f"{callee or _callee(call.symbol.qualname)}({', '.join(args)})"
     return text if call.outputs is None else f"{_target(call.outputs, rename)} = {text}"
 
@@ -212,7 +214,7 @@ def value_text(
     tree: Any,
     rename: Callable[[str], str] = str,
     constant: Callable[[Constant], str] | None = None,
-    region: Callable[[Region], str] | None = None,
+    subprogram: Callable[[Subprogram], str] | None = None,
 ) -> str:
     """A tree of arguments as a Python expression."""
 
@@ -221,8 +223,8 @@ def value_text(
             return rename(item.name)
         if isinstance(item, Constant):
             return constant(item) if constant else item.text
-        if isinstance(item, Region):
-            return region(item) if region else item.name
+        if isinstance(item, Subprogram):
+            return subprogram(item) if subprogram else item.name
         if type(item) is tuple:
             return f"({text(item[0])},)" if len(item) == 1 else f"({', '.join(map(text, item))})"
         if type(item) is list:
@@ -278,8 +280,8 @@ def _keywords(values: dict[str, Any]) -> str:
 def _namespaces(trace: Trace) -> set[str]:
     """The namespaces of a program: of its symbols, named constants and contexts."""
     found = {call.symbol.namespace for call in trace.calls}
-    for region in [region for call in trace.calls for region in call.regions]:
-        found |= _namespaces(region.program)
+    for subprogram in [subprogram for call in trace.calls for subprogram in call.subprograms]:
+        found |= _namespaces(subprogram.program)
     trees: Iterable[Any] = [trace.outputs, *((c.args, c.kwargs) for c in trace.calls)]
     for leaf in leaves(list(trees)):
         if isinstance(leaf, Constant) and leaf.named:

@@ -34,10 +34,10 @@ def _lost_context(trace: Trace, call: BoundSymbol) -> str | None:
     lost = {key for key, _ in trace.context.items} - {key for key, _ in call.context.items}
     if lost:
         return f"lost the context {', '.join(sorted(lost))}"
-    for region in call.regions:
-        for inner in region.program.calls:
-            if problem := _lost_context(region.program, inner):
-                return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+    for subprogram in call.subprograms:
+        for inner in subprogram.program.calls:
+            if problem := _lost_context(subprogram.program, inner):
+                return f"has a subprogram {subprogram.name!r} in which {inner.symbol} {problem}"
     return None
 
 
@@ -110,10 +110,10 @@ def _claimed(trace: Trace) -> Broken:
 def _unowned(call: BoundSymbol) -> str | None:
     if not call.executor:
         return "belongs to no executor"
-    for region in call.regions:
-        for inner in region.program.calls:
+    for subprogram in call.subprograms:
+        for inner in subprogram.program.calls:
             if problem := _unowned(inner):
-                return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+                return f"has a subprogram {subprogram.name!r} in which {inner.symbol} {problem}"
     return None
 
 

@@ -142,19 +142,19 @@ class _Metadata:
     seen: dict[tuple[int, Context], None] = field(default_factory=dict)
 
     def problem(self, call: BoundSymbol) -> str | None:
-        """The first problem of the metadata of ``call``, its body and its regions, or None."""
+        """The first problem of the metadata of ``call``, its body and its subprograms, or None."""
         problem = self.wrong(call, PLAIN_CONTEXT, self.inlined) or self.body(call, call.context)
-        return problem or self.regions(call)
+        return problem or self.subprograms(call)
 
-    def regions(self, call: BoundSymbol) -> str | None:
-        for region in call.regions:
-            key = id(region.program), PLAIN_CONTEXT
+    def subprograms(self, call: BoundSymbol) -> str | None:
+        for subprogram in call.subprograms:
+            key = id(subprogram.program), PLAIN_CONTEXT
             if key in self.seen:
                 continue
             self.seen[key] = None
-            for inner in region.program.calls:
+            for inner in subprogram.program.calls:
                 if problem := self.problem(inner):
-                    return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+                    return f"has a subprogram {subprogram.name!r} in which {inner.symbol} {problem}"
         return None
 
     def wrong(self, call: BoundSymbol, context: Context, nested: bool) -> str | None:

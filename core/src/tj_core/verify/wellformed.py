@@ -15,7 +15,7 @@ from tj_core.ir.proxy import Dim, Proxy, SymDim, TensorProxy
 from tj_core.ir.sizes import normal_size, normal_stride
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant
-from tj_core.ir.trace import Body, BoundSymbol, Region
+from tj_core.ir.trace import Body, BoundSymbol, Subprogram
 from tj_core.ir.tree import leaves
 from tj_core.text.metadata import meta_text
 
@@ -120,7 +120,7 @@ class Scope:
         self.env.update({p.name: p for _, p in call.effects.rebinds})
         yield from _tags(call, self.tags)
         yield from _body(call, self.tags)
-        yield from _regions(call, self)
+        yield from _subprograms(call, self)
 
     def _define(self, p: Proxy, args: Mapping[str, Proxy]) -> Iterator[str]:
         if p.name in self.env:
@@ -140,7 +140,7 @@ def _leaves(call: BoundSymbol) -> Iterator[str]:
     if not call.symbol.namespace.isidentifier():
         yield f"has namespace {call.symbol.namespace!r}, which is no Python name"
     for leaf in leaves((call.args, call.kwargs, call.outputs)):
-        if not isinstance(leaf, Proxy | Constant | Region) and not _literal(leaf):
+        if not isinstance(leaf, Proxy | Constant | Subprogram) and not _literal(leaf):
             yield f"holds {leaf!r}, which no literal spells: it must be a Constant"
 
 
@@ -239,28 +239,28 @@ def _updates(call: BoundSymbol, body: Body, env: Mapping[str, Proxy]) -> Iterato
             yield f"has a body that updates argument {index} with {problem}"
 
 
-def _regions(call: BoundSymbol, scope: Scope) -> Iterator[str]:
-    names = [region.name for region in call.regions]
-    for region in call.regions:
-        if names.count(region.name) > 1:
-            yield f"has two regions called {region.name!r}"
-        if region.name in scope.env:
-            yield f"has a region called {region.name!r}, as a value is"
-        elif problem := wrong_name(region.name, scope.taken):
-            yield f"has a region called {region.name!r}, which {problem}"
-        for problem in (*_wiring(call, region), *_region(region, scope)):
-            yield f"has a region {region.name!r} {problem}"
+def _subprograms(call: BoundSymbol, scope: Scope) -> Iterator[str]:
+    names = [subprogram.name for subprogram in call.subprograms]
+    for subprogram in call.subprograms:
+        if names.count(subprogram.name) > 1:
+            yield f"has two subprograms called {subprogram.name!r}"
+        if subprogram.name in scope.env:
+            yield f"has a subprogram called {subprogram.name!r}, as a value is"
+        elif problem := wrong_name(subprogram.name, scope.taken):
+            yield f"has a subprogram called {subprogram.name!r}, which {problem}"
+        for problem in (*_wiring(call, subprogram), *_subprogram(subprogram, scope)):
+            yield f"has a subprogram {subprogram.name!r} {problem}"
 
 
-def _wiring(call: BoundSymbol, region: Region) -> Iterator[str]:
-    """Problems of the operands and results of ``region`` as a region of ``call``."""
-    program, args = region.program, call.flat_args
+def _wiring(call: BoundSymbol, subprogram: Subprogram) -> Iterator[str]:
+    """Problems of the operands and results of ``subprogram`` as a subprogram of ``call``."""
+    program, args = subprogram.program, call.flat_args
     if program.stage is not Stage.ACQUIRED:
         yield "with a stage of its own"
-    if len(region.operands) != len(program.inputs):
-        yield f"with {len(region.operands)} operands for {len(program.inputs)} inputs"
+    if len(subprogram.operands) != len(program.inputs):
+        yield f"with {len(subprogram.operands)} operands for {len(program.inputs)} inputs"
         return
-    for p, index in zip(program.inputs, region.operands, strict=True):
+    for p, index in zip(program.inputs, subprogram.operands, strict=True):
         if index is None:
             continue
         if index >= len(args):
@@ -268,12 +268,12 @@ def _wiring(call: BoundSymbol, region: Region) -> Iterator[str]:
         elif not same_metadata(p, args[index]):
             yield f"whose input {p.name!r} is {meta_text(p)!r}, not {meta_text(args[index])!r}"
     results = len(list(leaves(program.outputs)))
-    if region.returns and results < (wanted := len(list(leaves(call.outputs)))):
+    if subprogram.returns and results < (wanted := len(list(leaves(call.outputs)))):
         yield f"that returns {results} of {wanted} values"
 
 
-def _region(region: Region, outer: Scope) -> Iterator[str]:
-    program = region.program
+def _subprogram(subprogram: Subprogram, outer: Scope) -> Iterator[str]:
+    program = subprogram.program
     scope = Scope(outer.tags, {}, outer.taken)
     for p in program.inputs:
         if problem := wrong_name(p.name, scope.taken):

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -23,6 +23,10 @@ from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.testing.fusing import LoopPlugin
 from tj_core.testing.numeric import MEANING, NullPlugin, NumericPlugin, expansions
 from tj_core.verify.verifier import verify
+
+if TYPE_CHECKING:
+    from tj_core.compile.context import PassContext
+    from tj_core.compile.outcome import Outcome
 
 pytestmark = pytest.mark.usefixtures("own_project")
 
@@ -270,9 +274,8 @@ def test_calls_that_nobody_needs_stay_where_all_are_wanted() -> None:
 
         @hookimpl
         def tj_transforms(self) -> tuple[Transform, ...]:
-            def apply(trace: Trace, context: Any) -> Trace:
-                declined: Trace = context.decline(Decline("for its errors", keep_all_calls=True))
-                return declined
+            def apply(trace: Trace, context: PassContext) -> Outcome:
+                return context.decline(Decline("for its errors", keep_all_calls=True))
 
             return (Transform("declines", apply, Stage.ACQUIRED),)
 

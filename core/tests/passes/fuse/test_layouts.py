@@ -24,6 +24,7 @@ from tj_core.testing.numeric import MEANING, NumericPlugin, Spread
 if TYPE_CHECKING:
     from tj_core.compile.codegen import Program
     from tj_core.compile.context import PassContext
+    from tj_core.compile.outcome import Outcome
     from tj_core.contract.fusion import Fused, FusionRegion
     from tj_core.ir.trace import Trace
 
@@ -66,7 +67,7 @@ class Halving:
     def tj_transforms(self) -> tuple[Transform, ...]:
         return (Transform("halve", self.halve, Stage.ACQUIRED),)
 
-    def halve(self, trace: Trace, context: PassContext) -> Trace:
+    def halve(self, trace: Trace, context: PassContext) -> Outcome:
         first, then = trace.calls[: self.place], trace.calls[self.place :]
         made = {p.name for call in then for p in call.defined()}
         returned = [p for p in trace.outputs if p.name not in made]
@@ -76,7 +77,7 @@ class Halving:
 
         def half(calls: Any, inputs: Any, outputs: Any) -> Trace:
             editor = TraceEditor(trace)
-            editor.keep(*calls)
+            editor.append(*calls)
             return editor.done(inputs=tuple(inputs), outputs=outputs)
 
         second = half(then, saved, tuple(rest))
@@ -89,8 +90,9 @@ class Halving:
 
             return run
 
-        context.assemble({"later": second}, assemble, boxed=True, flexible=flexible)
-        return half(first, trace.inputs, (tuple(returned), tuple(saved)))
+        first_half = half(first, trace.inputs, (tuple(returned), tuple(saved)))
+        others = {"later": second}
+        return context.assemble(first_half, others, assemble, boxed=True, flexible=flexible)
 
 
 def f(x: Any, y: Any) -> Any:

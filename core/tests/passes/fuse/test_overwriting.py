@@ -57,7 +57,7 @@ class Writing:
         outputs = list(trace.outputs) if isinstance(trace.outputs, tuple) else [trace.outputs]
         for place, name in self.written.items():
             editor.inherit(outputs[place], TagSet({NEW_VALUE_OF: name}))
-        editor.keep(*trace.calls)
+        editor.append(*trace.calls)
         return editor.done(outputs=trace.outputs)
 
     @hookimpl

@@ -75,7 +75,7 @@ class LeafNotes:
         :raises CaptureError: if it may share a cast with others in an unknown way.
         """
         differentiated = any(map(requires_grad, call.flat_outs))
-        unknown = call.body is None and not call.regions and differentiated
+        unknown = call.body is None and not call.subprograms and differentiated
         for name in self.leaves.intersection(p.name for p in call.flat_args):
             before = self.uses.get((key, name))
             if before is not None and (unknown or before):

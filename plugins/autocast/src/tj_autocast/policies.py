@@ -14,8 +14,8 @@ from typing import Any
 
 from tj_core.extend import (
     BoundSymbol,
+    CallEditor,
     Context,
-    Editor,
     PassContext,
     PluginError,
     Replacement,
@@ -29,7 +29,7 @@ from tj_autocast.notes import CAST_CACHE
 
 __all__ = ["Policy", "off", "policies", "with_policies"]
 
-Policy = Callable[[BoundSymbol, Editor], Replacement | None]
+Policy = Callable[[BoundSymbol, CallEditor], Replacement | None]
 
 TABLE = "autocast"
 """The table's name."""
@@ -50,7 +50,7 @@ def with_policies(trace: Trace, context: PassContext) -> Trace:
         return trace
     applied = {rule.key: replace(rule, value=_Applied(rule, trace.context)) for rule in table}
     rules: RuleTable[Any] = RuleTable(TABLE, applied)
-    return context.rewrite(trace, rules, into_bodies=False, into_regions=False)
+    return context.rewrite(trace, rules, into_bodies=False, into_subprograms=False)
 
 
 def off(context: Context, ambient: Context) -> Context:
@@ -68,7 +68,7 @@ class _Applied:
     def __init__(self, rule: Rule[Policy], ambient: Context) -> None:
         self.rule, self.ambient = rule, ambient
 
-    def __call__(self, call: BoundSymbol, edit: Editor) -> Replacement | None:
+    def __call__(self, call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         """Make the replacement of ``call``.
 
         :raises PluginError: if its metadata is not that of the call.

@@ -28,9 +28,9 @@ from tj_core.extend import (
 from tj_torch.extend import AUTOCAST, WIRING, TorchDialects, is_on
 
 from tj_autocast.bodies import NotTheBody, Opened, functions, operators
+from tj_autocast.cast_cache import CastCache
 from tj_autocast.casts import Cast, cast_of, casts_of, same_but_for_casts, with_casts
 from tj_autocast.inside import INSIDE, autocast_inside
-from tj_autocast.kept import Kept
 from tj_autocast.notes import CAST_CACHE
 from tj_autocast.policies import off, with_policies
 
@@ -65,7 +65,7 @@ class _Lowering:
 
     def __post_init__(self) -> None:
         self.editor = TraceEditor(self.trace, self.context.tags)
-        self.kept = Kept.at_start(self.trace)
+        self.cached = CastCache.at_start(self.trace)
         dialects = self.context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
         assert isinstance(dialects, TorchDialects)
         self.dialects: TorchDialects = dialects
@@ -89,13 +89,13 @@ class _Lowering:
         """Put the lowered form of ``call`` in its place; it stays under autocast if none can be
         found.
         """
-        self.kept.follow(call)
+        self.cached.follow(call)
         if not is_on(call.context):
             if not self.is_kept(call):
-                self.editor.keep(self.outside(call))
+                self.editor.append(self.outside(call))
             return
         for way in self.ways(call):
-            start, casts = len(self.editor.calls), dict(self.kept.casts)
+            start, casts = len(self.editor.calls), dict(self.cached.casts)
             try:
                 done = way(call)
             except (TjError, NotTheBody):
@@ -104,8 +104,8 @@ class _Lowering:
                 self.editor.changed(call, way.__name__, self.context.plugin)
                 return
             del self.editor.calls[start:]
-            self.kept.casts = casts
-        self.editor.keep(call.replace(tags=call.tags.without(CAST_CACHE.name)))
+            self.cached.casts = casts
+        self.editor.append(call.replace(tags=call.tags.without(CAST_CACHE.name)))
 
     def ways(self, call: BoundSymbol) -> tuple[Callable[[BoundSymbol], bool], ...]:
         """Ways to lower ``call``, in the order in which they are tried."""
@@ -116,7 +116,7 @@ class _Lowering:
         )
         if autocast_inside(call, self.context.tables[INSIDE], devices):
             return ()
-        if call.regions:
+        if call.subprograms:
             return (self.by_regions,)
         apart = self.by_functions, self.by_operators
         return (self.unchanged, self.by_casts, *apart, self.by_kept_casts)
@@ -124,7 +124,7 @@ class _Lowering:
     def is_kept(self, call: BoundSymbol) -> bool:
         """Replace ``call``, in the body of one under autocast, by the cached cast if it is one."""
         found = cast_of(call)
-        if found is None or self.kept.key(call, *found) is None:
+        if found is None or self.cached.key(call, *found) is None:
             return False
         self.editor.values[call.flat_outs[0].name] = self.cast(*found, call)
         return True
@@ -141,10 +141,10 @@ class _Lowering:
         """Keep the call if autocast does nothing to it."""
         if call.symbol.qualname == "torch.clear_autocast_cache":
             if is_on(self.ambient):  # the cache also has casts of the caller's
-                self.editor.keep(self.outside(call))
+                self.editor.append(self.outside(call))
             return True
         if call.body is None and not call.effects.ordered:  # it computes on sizes
-            self.editor.keep(self.outside(call))
+            self.editor.append(self.outside(call))
             return not any(isinstance(p, TensorProxy) for p in call.flat_outs)
         if call.body is None:
             return False
@@ -153,7 +153,7 @@ class _Lowering:
             again = self.again(made)
             if not _agree(call, again) or not same_but_for_casts(call, again, {}):
                 return False
-        self.editor.keep(made.replace(body=_outside(call.body)))
+        self.editor.append(made.replace(body=_outside(call.body)))
         return True
 
     def again(self, call: BoundSymbol) -> BoundSymbol:
@@ -173,7 +173,7 @@ class _Lowering:
         if call.body is None:
             return False
         args = call.flat_args
-        found = (c for c in casts_of(call) if self.kept.key(call, args[c.places[0]], c.dtype))
+        found = (c for c in casts_of(call) if self.cached.key(call, args[c.places[0]], c.dtype))
         stays = call.replace(tags=call.tags.without(CAST_CACHE.name))
         return self.over_casts(call, stays, tuple(found))
 
@@ -187,7 +187,7 @@ class _Lowering:
         made = self.again(with_casts(plain, casts))
         if not _agree(call, made) or not same_but_for_casts(call, made, casts):
             return False
-        self.editor.keep(made.replace(outputs=call.outputs, body=_tagged(call, made)))
+        self.editor.append(made.replace(outputs=call.outputs, body=_tagged(call, made)))
         return True
 
     def by_regions(self, call: BoundSymbol) -> bool:
@@ -198,7 +198,7 @@ class _Lowering:
         made = with_programs(self.outside(call), self.region)
         if not _agree(call, made):
             return False
-        self.editor.keep(made)
+        self.editor.append(made)
         return True
 
     def by_functions(self, call: BoundSymbol) -> bool:
@@ -229,9 +229,9 @@ class _Lowering:
 
     def cast(self, p: Proxy, dtype: Constant, call: BoundSymbol) -> TensorProxy:
         """``p`` cast to ``dtype``, as autocast does for ``call``; cached casts are shared."""
-        key = self.kept.key(call, p, dtype)
-        if key is not None and key in self.kept.casts:
-            return self.kept.casts[key]
+        key = self.cached.key(call, p, dtype)
+        if key is not None and key in self.cached.casts:
+            return self.cached.casts[key]
         context = off(call.context, self.ambient)
         if key is not None and call.tags.get(CAST_CACHE.name) in self.differentiated:
             context = context.with_("grad", True)
@@ -246,11 +246,11 @@ class _Lowering:
         facts = self.context.expand.require(made).value(made)
         wish = f"{p.name}_{facts.outputs.dtype}"
         made = bind_outputs(made, facts, lambda _: self.editor.fresh(wish))
-        self.editor.keep(made)
+        self.editor.append(made)
         out = made.outputs
         assert isinstance(out, TensorProxy)
         if key is not None:
-            self.kept.casts[key] = out
+            self.cached.casts[key] = out
         return out
 
 

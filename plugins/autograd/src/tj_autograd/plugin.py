@@ -22,7 +22,7 @@ def tj_options() -> type[Any]:
 @hookimpl
 def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
     from tj_autograd.joint.builtin import rules
-    from tj_autograd.joint.recorded import rules as recorded
+    from tj_autograd.joint.recordings import rules as recorded
     from tj_autograd.joint.rules import plugins_rules
     from tj_autograd.run.reads import rules as reads
     from tj_autograd.split.cheap import rules as cheap
@@ -32,7 +32,7 @@ def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
 
 @hookimpl
 def tj_tags() -> tuple[Tag, ...]:
-    from tj_autograd.joint.derived import ONCE
+    from tj_autograd.joint.derivation_calls import ONCE
 
     return (ONCE,)
 

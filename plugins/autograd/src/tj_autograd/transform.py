@@ -10,6 +10,7 @@ import torch
 from tj_core.extend import (
     CannotExpandError,
     Decline,
+    Outcome,
     PassContext,
     Stage,
     Trace,
@@ -20,14 +21,14 @@ from tj_torch.internal import pass_over_package, uncaptured
 from tj_autograd.joint.build import Layout, NotDifferentiable, joint
 from tj_autograd.joint.checkpoints import checkpointed
 from tj_autograd.joint.decompose import decomposed
-from tj_autograd.joint.detached import detached
+from tj_autograd.joint.detachment import detached
 from tj_autograd.joint.identity import one_name_each
-from tj_autograd.joint.inlined import inline_calls
+from tj_autograd.joint.inlining import inline_calls
 from tj_autograd.joint.lookup import Lookup
+from tj_autograd.joint.refusals import needs_gradient, overwritten, uncuttable, unsupported
 from tj_autograd.joint.segments import Cut, cut
-from tj_autograd.joint.supported import needs_gradient, overwritten, uncuttable, unsupported
+from tj_autograd.run.assembly import Splitting
 from tj_autograd.run.boundary import Compiled
-from tj_autograd.run.together import Splitting
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.halves import is_backward
 
@@ -61,7 +62,7 @@ def _leave_backwards() -> None:
     Compiled.backward = staticmethod(uncaptured(Compiled.backward))  # type: ignore[method-assign]
 
 
-def _joint(trace: Trace, context: PassContext) -> Trace:
+def _joint(trace: Trace, context: PassContext) -> Trace | Outcome:
     if not needs_gradient(trace):
         return trace
     trace = one_name_each(trace)
@@ -99,24 +100,22 @@ def _made(trace: Trace, context: PassContext, segments: Cut, layout: Layout | No
     return checkpointed(made, context.tags, Costs.of(context).keeps_state)
 
 
-def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
+def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | Outcome:
     if not any(map(is_backward, trace.inputs)):  # nothing that is returned needs a gradient
         if not needs_gradient(trace):
             return trace
-        _without_gradients(context)
-        return detached(trace)
+        return _without_gradients(detached(trace), context)
     functional = one_name_each(next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT))
     made = next(t for t in context.earlier if t.stage >= Stage.JOINT)
     return Splitting(functional, context, options, _made).split(trace, made)
 
 
-def _restore(context: PassContext, kept: Any, *, options: Options) -> None:
-    """Repeat the wrap and assemble calls of `_split` for a program found on disk."""
+def _restore(context: PassContext, kept: Any, *, options: Options) -> Outcome:
+    """The outcome of `_split` for a program found on disk."""
     if kept is None:
-        _without_gradients(context)
-    else:
-        Splitting(kept["functional"], context, options, _made).restore(kept)
+        return _without_gradients(context.earlier[-1], context)
+    return Splitting(kept["functional"], context, options, _made).restore(kept)
 
 
-def _without_gradients(context: PassContext) -> None:
-    context.wrap(lambda function, _: torch.no_grad()(function), kept=None)
+def _without_gradients(trace: Trace, context: PassContext) -> Outcome:
+    return context.wrap(trace, lambda function, _: torch.no_grad()(function), kept=None)

@@ -10,7 +10,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_autograd.joint.rules import GradRule
-from tj_conformance.gradients.handwritten import layer_norm_backward, native_layer_norm
+from tj_conformance.gradients.layer_norm import layer_norm_backward, native_layer_norm
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor, Pair
 from tj_core.contract.rules import RuleTable

@@ -9,7 +9,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_autograd.joint.rules import GradRule
-from tj_conformance.gradients.handwritten import (
+from tj_conformance.gradients.layer_norm import (
     layer_norm,
     layer_norm_backward,
     native_layer_norm,

@@ -181,9 +181,9 @@ def test_two_networks_in_a_program_with_one_result(kind: str) -> None:
 
     jitted = trained_equally(Two(), torch.randn(5, 4, 8))
     names = [c.symbol.qualname for c in tj.last_trace(jitted, "backward.1").calls]
-    assert names.count("tj_autograd.joint.recorded.backward") == 0
+    assert names.count("tj_autograd.joint.recordings.backward") == 0
     names = [c.symbol.qualname for c in tj.last_trace(jitted, "backward").calls]
-    assert names.count("tj_autograd.joint.recorded.backward") == 2
+    assert names.count("tj_autograd.joint.recordings.backward") == 2
 
 
 def test_what_is_frozen_ends_no_segment() -> None:

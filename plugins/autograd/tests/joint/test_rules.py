@@ -12,7 +12,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_autograd.joint.rules import GradRule
-from tj_conformance.gradients.handwritten import layer_norm, layer_norm_backward
+from tj_conformance.gradients.layer_norm import layer_norm, layer_norm_backward
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor, Pair
 from tj_core.contract.rules import RuleTable
@@ -353,8 +353,8 @@ def test_an_operation_that_looks_at_data() -> None:
         return torch.istft(spectrum, 8, window=w.new_ones(8)).sum() * w.exp().sum()
 
     symbols = [c.symbol.qualname for c in tj.last_trace(check(g), stage="JOINT").calls]
-    assert "tj_autograd.joint.recorded.forward" in symbols
-    assert "tj_autograd.joint.recorded.backward" in symbols
+    assert "tj_autograd.joint.recordings.forward" in symbols
+    assert "tj_autograd.joint.recordings.backward" in symbols
 
 
 def test_parts_around_a_graph_break_have_gradients() -> None:

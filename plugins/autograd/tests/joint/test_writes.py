@@ -15,11 +15,11 @@ import torch
 from tj_conformance.programs import cases
 from tj_conformance.programs.aliasing import check, stateless
 from tj_conformance.programs.cases import cases_in, modules_in, run_case
-from tj_conformance.programs.found import FOUND
+from tj_conformance.programs.findings import FOUND
 from tj_conformance.programs.fuzz import Figures, chunks, compare_programs, through_fx
 from tj_conformance.programs.scenes import placed
 from tj_conformance.programs.texts import run_text
-from tj_conformance.programs.traced import traced
+from tj_conformance.programs.tracer import traced
 from tj_conformance.sampling import FULL
 from tj_core.extend import Claim, Executor, RuleTable
 

@@ -119,6 +119,6 @@ def test_recorded_calls() -> None:
     problem, gradient = backwards(jitted)
     expected, reference = backwards(f)
     symbols = [c.symbol.qualname for c in tj.last_trace(jitted, stage="JOINT").calls]
-    assert "tj_autograd.joint.recorded.backward" in symbols
+    assert "tj_autograd.joint.recordings.backward" in symbols
     assert (problem, bool(problem)) == (expected, True)
     assert torch.equal(gradient, reference)

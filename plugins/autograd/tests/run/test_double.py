@@ -342,7 +342,7 @@ def test_only_inputs_that_are_written_are_copied() -> None:
         node = out.grad_fn
         while "Compiled" not in type(node).__name__:
             node = node.next_functions[0][0]
-        assert len(node.kept.copies) == copies
+        assert len(node.inputs.copies) == copies
 
 
 def test_batch_norm_in_training() -> None:

@@ -50,11 +50,11 @@ PASSES = {
     "acquire": ["tj_torch.ops.service.TorchDialects.expand"],
     "functionalize": ["tj_torch.functionalize.transform.functionalize"],
     "joint": ["tj_autograd.transform.joint"],
-    "split": ["tj_autograd.transform.split"],
+    "split": ["tj_autograd.run.assembly.split"],
     "dce": ["tj_core.compile.pipeline.dce"],
     "cse": ["tj_core.compile.pipeline.cse"],
-    "claim": ["tj_core.compile.pipeline.claim"],
-    "codegen": ["tj_core.compile.pipeline.generate"],
+    "claim": ["tj_core.compile.claims.claim"],
+    "codegen": ["tj_core.compile.claims.generate"],
     "guards": ["tj_torch.dispatch.dispatcher.extra_guards", "tj_torch.dispatch.fx.extra_guards"],
 }
 

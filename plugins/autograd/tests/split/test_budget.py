@@ -10,7 +10,7 @@ import tj_core as tj
 import torch
 from tj_autograd.split.arithmetic import arithmetic
 from tj_autograd.split.costs import estimate
-from tj_conformance.gradients.trained import trained
+from tj_conformance.gradients.training import trained
 from tj_core.errors import ConfigError, PluginError, notes
 from tj_core.extend import (
     BoundSymbol,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.gradients.trained import trained
+from tj_conformance.gradients.training import trained
 from tj_core.errors import TagError
 from tj_core.extend import RuleTable, hookimpl
 from torch.nn import functional as F

@@ -21,9 +21,9 @@ import torch
 from tj_conformance.databases import known
 from tj_conformance.databases.errors import failing_operations, run_error_inputs
 from tj_conformance.databases.graphs import ORIGINS, module_graphs
+from tj_conformance.databases.memo import compare_memo
 from tj_conformance.databases.module_db import module_calls, modules, run_module
 from tj_conformance.databases.op_db import full_name, operations, run_operation, sample_arguments
-from tj_conformance.databases.remembered import compare_memo
 from tj_conformance.databases.tally import Part, Tally, tally_dtype
 from tj_conformance.gradients import known as gradients
 from tj_conformance.gradients import tally as gradient_tally

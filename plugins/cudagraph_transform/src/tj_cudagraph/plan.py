@@ -43,7 +43,7 @@ class Limits:
 
     def refusal(self, call: BoundSymbol) -> str | None:
         """Reason why no graph can hold ``call``; None if one can."""
-        if call.regions:
+        if call.subprograms:
             return "calls programs"
         if (reason := _of_effects(call)) is not None:
             return reason

@@ -66,7 +66,7 @@ def _apply(trace: Trace, context: PassContext, *, options: Options, kind: str) -
             continue
         _keep(editor, trace, refused, range(kept, segment.start))
         call = _call(editor, parts)
-        editor.keep(call, *parts.views)
+        editor.append(call, *parts.views)
         editor.changed(call, f"{len(parts.inside)} calls as a graph", context.plugin)
         kept = segment.stop
     if not kept:
@@ -78,7 +78,7 @@ def _apply(trace: Trace, context: PassContext, *, options: Options, kind: str) -
 def _keep(editor: TraceEditor, trace: Trace, refused: Sequence[str | None], places: range) -> None:
     """Keep the calls at ``places``, and record the reasons of those that no graph can hold."""
     for i in places:
-        editor.keep(trace.calls[i])
+        editor.append(trace.calls[i])
         if (reason := refused[i]) is not None:
             editor.changed(trace.calls[i], f"in no graph: {reason}", EXECUTOR)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from tj_core.extend import (
     BoundSymbol,
-    Editor,
+    CallEditor,
     Replacement,
     RuleTable,
     Symbol,
@@ -64,7 +64,7 @@ class _Calls:
     ``same`` is false once a result differs in metadata from the one that it stands for.
     """
 
-    def __init__(self, call: BoundSymbol, edit: Editor) -> None:
+    def __init__(self, call: BoundSymbol, edit: CallEditor) -> None:
         self.call, self.edit = call, edit
         self.made: list[BoundSymbol] = []
         self.same = True
@@ -114,7 +114,7 @@ class _Calls:
         return out.requires_grad and "BACKWARD" not in self.call.tags
 
 
-Rule = Callable[[BoundSymbol, Editor], "Replacement | None"]
+Rule = Callable[[BoundSymbol, CallEditor], "Replacement | None"]
 
 
 Finish = Callable[[_Calls, TensorProxy, TensorProxy, TensorProxy], "Replacement | None"]
@@ -124,7 +124,7 @@ exponentials and the sum of these.
 
 
 def _forward(finish: Finish) -> Rule:
-    def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:
+    def rule(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         x, dim, half_to_float = call.args
         if half_to_float or not _fits(x):
             return None
@@ -144,7 +144,7 @@ _log_softmax = _forward(
 )
 
 
-def _layer_norm(call: BoundSymbol, edit: Editor) -> Replacement | None:
+def _layer_norm(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
     x, shape, weight, bias, epsilon = call.args
     out, mean, rstd = call.outputs
     if not _fits(x) or not all(
@@ -162,7 +162,7 @@ def _layer_norm(call: BoundSymbol, edit: Editor) -> Replacement | None:
     return calls.renamed(value, out)
 
 
-def _softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None:
+def _softmax_backward(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
     grad, result, dim, _ = call.args
     if not _fits(grad, result):
         return None
@@ -172,7 +172,7 @@ def _softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None:
     return calls.last("sub.Tensor", product, calls.do("mul.Tensor", result, total))
 
 
-def _log_softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None:
+def _log_softmax_backward(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
     grad, result, dim, _ = call.args
     if not _fits(grad, result):
         return None
@@ -182,7 +182,7 @@ def _log_softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None
     return calls.last("sub.Tensor", grad, calls.do("mul.Tensor", powers, total))
 
 
-def _softmax_beside(call: BoundSymbol, result: TensorProxy, edit: Editor) -> TensorProxy | None:
+def _softmax_beside(call: BoundSymbol, result: TensorProxy, edit: CallEditor) -> TensorProxy | None:
     """Find a softmax of the tensor whose log_softmax is ``result``; None without one.
 
     It must be read by another call of the backward: otherwise it might be one more value to save,

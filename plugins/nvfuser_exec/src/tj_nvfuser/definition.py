@@ -22,7 +22,7 @@ from tj_core.extend import (
 )
 
 from tj_nvfuser.layouts import dense_order, layout_of
-from tj_nvfuser.refused import Refused, refuse
+from tj_nvfuser.refusal import Refused, refuse
 
 __all__ = [
     "COMMON",

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tj_core.extend import Dim, SymDim, TensorProxy, same_size
 
-from tj_nvfuser.refused import Refused
+from tj_nvfuser.refusal import Refused
 
 __all__ = ["Layout", "dense_order", "layout_of"]
 

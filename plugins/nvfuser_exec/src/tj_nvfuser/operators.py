@@ -22,7 +22,7 @@ from tj_torch.extend import is_on
 from tj_nvfuser.definition import COMMON
 from tj_nvfuser.layouts import dense_order
 from tj_nvfuser.operations.table import OPERATIONS
-from tj_nvfuser.refused import Refused
+from tj_nvfuser.refusal import Refused
 from tj_nvfuser.translate import states, tried, without_tensors
 
 if TYPE_CHECKING:

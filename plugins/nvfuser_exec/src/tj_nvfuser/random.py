@@ -15,9 +15,9 @@ import torch
 from tj_core.extend import (
     REPLAYED,
     BoundSymbol,
+    CallEditor,
     Constant,
     Device,
-    Editor,
     PassContext,
     PassRecord,
     Replacement,
@@ -56,7 +56,7 @@ def _apply(trace: Trace, context: PassContext, *, devices: Collection[str]) -> T
         name=context.name,
         plugin=context.plugin,
         into_bodies=False,  # bodies of calls that are to draw the same numbers again stay
-        into_regions=False,
+        into_subprograms=False,
     )
 
 
@@ -94,7 +94,7 @@ class _Opening:
     def step(self, call: BoundSymbol) -> None:
         """Keep ``call``, or the calls of its body."""
         if not self.opens(call):
-            self.editor.keep(call)
+            self.editor.append(call)
             return
         start, body = len(self.editor.calls), self.editor.inlined(call)
         for inner in body.calls:
@@ -120,7 +120,7 @@ def _draws(call: BoundSymbol) -> bool:
 class _Calls:
     """Builds the calls that replace ``call``; states are drawn on the device of ``anchor``."""
 
-    def __init__(self, call: BoundSymbol, edit: Editor, anchor: TensorProxy) -> None:
+    def __init__(self, call: BoundSymbol, edit: CallEditor, anchor: TensorProxy) -> None:
         self.call, self.edit, self.anchor = call, edit, anchor
         self.made: list[BoundSymbol] = []
 
@@ -233,7 +233,7 @@ def _offered(
     anchors: Mapping[Device, TensorProxy],
     models: Mapping[str, TensorProxy],
     call: BoundSymbol,
-    edit: Editor,
+    edit: CallEditor,
 ) -> Replacement | None:
     """Apply ``rule`` to a call that draws from the generator of a device in ``anchors``."""
     x, *numbers = call.args

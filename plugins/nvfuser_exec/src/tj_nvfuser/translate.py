@@ -31,7 +31,7 @@ from tj_nvfuser.definition import (
 )
 from tj_nvfuser.operations.call import Call, Operation
 from tj_nvfuser.operations.table import OPERATIONS
-from tj_nvfuser.refused import Refused, refuse
+from tj_nvfuser.refusal import Refused, refuse
 
 __all__ = ["states", "translated", "tried", "without_tensors"]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tj_core.extend import (
     BoundSymbol,
+    Outcome,
     PassContext,
     Stage,
     Tag,
@@ -43,19 +44,18 @@ def freezing() -> Transform:
     return Transform("onednn-freeze", _apply, after=Stage.ACQUIRED)
 
 
-def _apply(trace: Trace, context: PassContext) -> Trace:
+def _apply(trace: Trace, context: PassContext) -> Trace | Outcome:
     weights = next((e.weights for e in context.executors if isinstance(e, PackedExecutor)), None)
     trains = any(requires_grad(p) for call in trace.calls for p in call.flat_outs)
     names = {name for call in trace.calls if (name := _weight(call)) is not None}
     places = [i for i, p in enumerate(trace.inputs) if p.name in names]
     if weights is None or trains or not places:
         return trace
-    context.wrap(lambda function, _: _held(function, weights, places))
     editor = TraceEditor(trace, context.tags)
-    editor.keep(*trace.calls)
+    editor.append(*trace.calls)
     for i in places:
         editor.inherit(trace.inputs[i], TagSet([FROZEN]))
-    return editor.done()
+    return context.wrap(editor.done(), lambda function, _: _held(function, weights, places))
 
 
 def _weight(call: BoundSymbol) -> str | None:

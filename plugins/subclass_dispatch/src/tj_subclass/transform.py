@@ -14,6 +14,7 @@ from typing import Any
 from tj_core.extend import (
     BoundSymbol,
     Decline,
+    Outcome,
     PassContext,
     PassRecord,
     Proxy,
@@ -48,7 +49,7 @@ def lower_subclasses() -> Transform:
     return Transform("subclasses", _apply, Stage.JOINT, Stage.LOWERED, falls_back=True)
 
 
-def _apply(trace: Trace, context: PassContext) -> Trace:
+def _apply(trace: Trace, context: PassContext) -> Trace | Outcome:
     if not any(map(_computes, trace.calls)):
         return context.skip_stage()
     if trace.stage < Stage.JOINT and any(map(_is_tracked, trace.calls)):
@@ -70,7 +71,7 @@ def _computes(call: BoundSymbol) -> bool:
         return True
     # What stands for a function of the user's passes values on, and its body computes with them.
     inner = call.body.calls if call.symbol.namespace == "tj" and call.body is not None else ()
-    return given and not call.regions and any(map(_computes, inner))
+    return given and not call.subprograms and any(map(_computes, inner))
 
 
 def _is_tracked(call: BoundSymbol) -> bool:
@@ -130,7 +131,7 @@ class _Lowering:
         if not is_wrapper_class(resolve(call.symbol)):
             self.inline(plain)
             return
-        self.editor.keep(call)
+        self.editor.append(call)
         twin = self.editor.renamed(plain)
         self.inline(twin)
         for whole, other in zip(call.flat_outs, twin.flat_outs, strict=True):
@@ -145,7 +146,7 @@ class _Lowering:
             bare = BoundSymbol(DETACH, (p,), context=self.trace.context)
             facts = self.context.expand.require(bare).value(bare)
             call = bind_outputs(bare, facts, lambda _: self.editor.fresh(p.name))
-            self.editor.keep(call)
+            self.editor.append(call)
             (self.cut[p.name],) = call.flat_outs
         return self.cut[p.name]
 
@@ -162,7 +163,7 @@ class _Lowering:
         elif call.symbol == UNFLATTEN:
             (whole,) = call.flat_outs
             self.parts[whole.name] = call.args[1]
-        self.editor.keep(call)
+        self.editor.append(call)
 
     def is_claimed(self, call: BoundSymbol) -> bool:
         """True if an executor other than the fallback has ``call``, or claims all of it."""

@@ -9,7 +9,7 @@ from tj_core import tag
 from tj_core.extend import backend_state
 
 from tj_torch.capture.dynamo import adapter as dynamo
-from tj_torch.capture.dynamo import applied
+from tj_torch.capture.dynamo import autograd_functions
 from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.ops.service import TorchDialects
 
@@ -20,7 +20,7 @@ __all__ = ["tj"]
 
 # At import, hence before the first capture: torch.compile looks up its backend first.
 dynamo.record_calls(tag)
-applied.install()
+autograd_functions.install()
 
 
 def tj(

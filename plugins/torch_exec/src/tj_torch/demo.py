@@ -216,5 +216,5 @@ def _one_layer(trace: Any) -> Any:
         return trace
     last = calls[-1].outputs
     editor = TraceEditor(trace)
-    editor.keep(*calls)
+    editor.append(*calls)
     return editor.done(name="layer", inputs=tuple(free_values(calls)), outputs=last)

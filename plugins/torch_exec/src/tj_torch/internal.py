@@ -10,7 +10,7 @@ from __future__ import annotations
 from tj_torch.capture.autocast_notes import NOTES as AUTOCAST_NOTES
 from tj_torch.capture.autocast_notes import AutocastNotes
 from tj_torch.capture.dynamo.adapter import compiling
-from tj_torch.capture.dynamo.passed_over import pass_over_package, uncaptured
+from tj_torch.capture.dynamo.skip_rules import pass_over_package, uncaptured
 from tj_torch.capture.dynamo.versions import captures_functions_in_steps, captures_hooks_of_values
 from tj_torch.functionalize.bases import members
 from tj_torch.functionalize.between import COPIED_BACK, RETURNED_VIEW

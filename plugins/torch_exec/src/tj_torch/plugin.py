@@ -68,16 +68,16 @@ def tj_dialects() -> tuple[Dialect, ...]:
 
 @hookimpl
 def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
-    from tj_torch.capture import autocast_notes, levels, pinned
-    from tj_torch.capture.dynamo import unheld
+    from tj_torch.capture import autocast_notes, levels, raising_calls
+    from tj_torch.capture.dynamo import trace_limits
     from tj_torch.capture.dynamo.features import TABLE
     from tj_torch.capture.fx import facts
     from tj_torch.ops.service import rule_tables
     from tj_torch.torch_private.tables import registered
 
     captured = (
-        autocast_notes.rules(), facts.rules(), levels.rules(), pinned.rules(), unheld.rules(),
-        registered(TABLE),
+        autocast_notes.rules(), facts.rules(), levels.rules(), raising_calls.rules(),
+        trace_limits.rules(), registered(TABLE),
     )  # fmt: skip
     return (*rule_tables(options.memo_size), *captured)
 

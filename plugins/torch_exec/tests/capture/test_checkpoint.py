@@ -168,7 +168,7 @@ def test_the_trace_has_the_call_and_its_region() -> None:
         call = trace.calls[0]
         assert call.symbol.qualname == "torch.utils.checkpoint.checkpoint"
         assert dict(call.kwargs) == {"use_reentrant": False, "preserve_rng_state": False}
-        assert [r.name for r in call.regions] == ["body"]
+        assert [r.name for r in call.subprograms] == ["body"]
         assert call.effects.ordered == ("random:cpu",)
 
 
@@ -338,8 +338,8 @@ def test_a_checkpoint_inside_of_another_operation_stays_with_pytorch() -> None:
 
     jitted = tj.jit(f, transforms=[JOINT], check=2)
     jitted(*inputs())
-    (cond,) = (c for c in tj.last_trace(jitted).calls if c.regions)
-    inside = [c.symbol.name for c in cond.regions[0].program.calls]
+    (cond,) = (c for c in tj.last_trace(jitted).calls if c.subprograms)
+    inside = [c.symbol.name for c in cond.subprograms[0].program.calls]
     assert inside == ["utils.checkpoint.checkpoint", "mul"]
 
 

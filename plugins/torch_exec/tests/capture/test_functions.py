@@ -399,7 +399,7 @@ def test_forward_and_backward_are_regions_of_the_call() -> None:
     jitted = tj.jit(lambda x: Scaled.apply(x, 3.0))
     jitted(X.clone().requires_grad_())
     call = pair(jitted)
-    forward, backward = call.regions
+    forward, backward = call.subprograms
     assert (forward.name, backward.name) == ("forward", "backward")
     assert [c.symbol.name for c in forward.program.calls] == ["exp", "mul"]
     outputs, saved = forward.program.outputs

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tj_conformance.programs.checkpointed import checkpointed_programs
-from tj_conformance.programs.moded import moded_programs
-from tj_conformance.programs.seen import differences_seen, warned
+from tj_conformance.programs.checkpoints import checkpointed_programs
+from tj_conformance.programs.modes import moded_programs
+from tj_conformance.programs.observations import differences_seen, warned
 
 MODED = {p.name: p for p in moded_programs()}
 CHECKPOINTED = {p.name: p for p in checkpointed_programs()}

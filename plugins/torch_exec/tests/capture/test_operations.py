@@ -206,7 +206,7 @@ def test_sizes_that_change(f: Callable[..., Any]) -> None:
 def test_the_graph_of_a_shared_region_is_one_program() -> None:
     jitted = assert_captured(nested_regions, X, W, needs_grad=False)
     first, second = calls_through(jitted, "tj.invoke")
-    assert first.regions[0].program is second.regions[0].program
+    assert first.subprograms[0].program is second.subprograms[0].program
 
 
 def test_a_printed_program_with_regions_runs() -> None:
@@ -222,8 +222,8 @@ def test_regions_show_the_users_lines() -> None:
     jitted = tj.jit(cond)
     jitted(X, W)
     (call,) = calls_through(jitted, "torch.ops.higher_order.cond")
-    true_fn, false_fn = call.regions
-    assert [r.name for r in call.regions] == ["true_fn", "false_fn"]
+    true_fn, false_fn = call.subprograms
+    assert [r.name for r in call.subprograms] == ["true_fn", "false_fn"]
     for inner in (*true_fn.program.calls, *false_fn.program.calls):
         assert inner.source is not None
         assert inner.source.file == __file__
@@ -258,7 +258,7 @@ def test_tags_on_values_inside() -> None:
 
     tagged(X)
     (call,) = calls_through(tagged, "torch.ops.higher_order.cond")
-    sin = call.regions[0].program.calls[0]
+    sin = call.subprograms[0].program.calls[0]
     assert "SAVE" in sin.flat_outs[0].tags
     assert "{SAVE}" in str(tj.last_trace(tagged))
 
@@ -400,7 +400,7 @@ def test_an_operation_that_no_longer_fits_together_says_so() -> None:
     def f(x):
         return torch.cond(x.sum() > -9, lambda a: a.double(), lambda a: a.to(torch.double), (x,))
 
-    with pytest.raises(tj.TjError, match=r"regions 'true_fn' and 'false_fn' of .*cond return"):
+    with pytest.raises(tj.TjError, match=r"subprograms 'true_fn' and 'false_fn' of .*cond return"):
         f(X)
 
 

@@ -6,8 +6,8 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.programs.assigning import assigning_programs
+from tj_conformance.programs.observations import SeenProgram, differences_seen, warned
 from tj_conformance.programs.raising import raising_programs
-from tj_conformance.programs.seen import SeenProgram, differences_seen, warned
 from torch._dynamo import symbolic_convert, utils
 from torch._dynamo.variables import builtin
 

@@ -83,14 +83,14 @@ POINTS = [
     "tj_core.ir.names.Namer.__call__",
     "tj_core.host.jitted.Jitted.compile",
     "tj_core.host.jitted.Jitted.add",
-    "tj_core.compile.pipeline._Run.step",
+    "tj_core.compile.steps.Steps.step",
     "tj_core.compile.pipeline._Run.transform",
-    "tj_core.compile.pipeline.claim",
+    "tj_core.compile.claims.claim",
     "tj_core.compile.pipeline.dce",
-    "tj_core.compile.pipeline.verify",
-    "tj_core.compile.pipeline.generate",
+    "tj_core.compile.steps.verify",
+    "tj_core.compile.claims.generate",
     "tj_core.compile.codegen.define",
-    "tj_core.edit.rewrite.Editor.call",
+    "tj_core.edit.rewrite.CallEditor.call",
 ]
 
 ON_FAKES = (
@@ -436,7 +436,7 @@ def test_an_interrupted_specialisation_keeps_the_others() -> None:
     x = torch.arange(6.0)
     same(jitted(x), x * 2)
     for point in (
-        "tj_core.compile.pipeline.generate",
+        "tj_core.compile.claims.generate",
         "tj_torch.dispatch.entries.Entries._refresh",
     ):
         interrupted(jitted, x[:3], point)

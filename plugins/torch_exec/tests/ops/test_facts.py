@@ -119,7 +119,7 @@ def test_operand_graphs_are_called_as_said(said: tuple[Any, ...]) -> None:
     g = jitted(f, *said)
     assert torch.equal(g(X), X.sin())
     assert torch.equal(g(-X), (-X).cos())
-    names = [region.name for region in calls(g, X)[COND].regions]
+    names = [region.name for region in calls(g, X)[COND].subprograms]
     assert names == (["yes", "no"] if said else ["true_fn", "false_fn"])
 
 

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from tj_core.ir.proxy import NumberProxy, OpaqueProxy, TensorProxy
 from tj_core.ir.symbol import Constant, Symbol
 from tj_torch.ops.names import Names, dialect_for, dialects, resolve
+from tj_torch.ops.naming.aliases import Aliases, aliases
+from tj_torch.ops.naming.paths import public_names
 
 X = TensorProxy("x", (2, 3))
 Y = TensorProxy("y", (2, 3))
@@ -270,11 +272,13 @@ def test_printed_names_evaluate_under_the_prelude() -> None:
 _SCRIPT = """
 import torch
 from tj_torch.ops.names import Names
-names = Names()
-for path in sorted(names._public.values()):
+from tj_torch.ops.naming.aliases import aliases
+from tj_torch.ops.naming.paths import public_names
+names, public = Names(), public_names()
+for path in sorted(public.values()):
     print(path)
-for function in sorted(names._public, key=names._public.get):
-    print(names._path(names._aliases.canonical(function)))
+for function in sorted(public, key=public.get):
+    print(names._path(aliases().canonical(function)))
 """
 
 
@@ -292,6 +296,37 @@ def test_names_do_not_depend_on_hash_seeds() -> None:
         ).stdout
 
     assert run("1") == run("2")
+
+
+def test_tables_of_names_take_few_python_calls() -> None:
+    """All sessions use one table, and making it runs no Python function for each of its names."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        table = public_names.__wrapped__()
+        made = Aliases(table)
+    finally:
+        sys.setprofile(None)
+    assert len(table) > 1500
+    assert made.canonical(torch.special.gammaln) is torch.lgamma
+    assert calls < len(table)
+    assert public_names() is public_names()
+    assert aliases() is aliases()
+
+
+def test_a_function_that_was_replaced_has_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is older than the patch: ``torch.atan2`` would call another function."""
+    original = torch.atan2
+    assert public_names()[original] == "torch.atan2"
+    monkeypatch.setattr(torch, "atan2", lambda a, b: a)
+    named = Names().symbol(original, (X, Y), {})
+    assert named.symbol.qualname != "torch.atan2"
+    assert named.function is original or original in [getattr(a, "value", a) for a in named.args]
 
 
 def test_naming_again_is_cheap() -> None:

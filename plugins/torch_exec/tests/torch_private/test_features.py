@@ -20,7 +20,7 @@ import torch
 from tj_torch.capture import eager_probe, lost
 from tj_torch.capture.dynamo import features, patches
 from tj_torch.capture.dynamo.features import FEATURES, TABLE
-from tj_torch.capture.dynamo.noticed import Noticed
+from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.torch_private import dynamo
 from tj_torch.torch_private.features import Correction, Needs, apply_features, missing
 from tj_torch.torch_private.lookup import MissingNameError
@@ -121,7 +121,7 @@ def replaced() -> list[tuple[Correction, str, Any, str]]:
             with pytest.MonkeyPatch.context() as patch:
                 for module in _with_replace():
                     patch.setattr(module, "replace", _noting(seen))
-                feature.apply(stack, Noticed())
+                feature.apply(stack, Observations())
             found += [(feature, f"{patches.path_of(o)}.{n}", o, n) for o, n in seen]
     return found
 
@@ -234,7 +234,7 @@ def test_a_missing_name_costs_the_features_that_the_table_says(
     known = dynamo.NAMES[name]
     monkeypatch.setitem(dynamo.NAMES, name, dataclasses.replace(known, path="torch._no.such"))
     dynamo.forget()
-    lost = missing(FEATURES, Noticed())
+    lost = missing(FEATURES, Observations())
     assert lost.keys() <= {*known.features} or "capture" in known.features
     said = is_right()
     assert len(said) <= 1 or all(str(torch.__version__) in s for s in said)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.liveness import live_calls, value_names
 from tj_core.edit.editor import TraceEditor
-from tj_core.edit.regions import map_programs
+from tj_core.edit.subprograms import map_programs
 from tj_core.ir.proxy import size_hints
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
 from tj_core.passes.fuse.layouts import Choice, Layouts
@@ -110,9 +110,9 @@ class _Pass:
                 for label in unit.members:
                     self.members.setdefault(label, unit.call.symbol)
                 editor.changed(unit.call, unit.call.symbol.qualname, unit.call.executor or "")
-                editor.keep(unit.call)
+                editor.append(unit.call)
             else:
-                editor.keep(self.alone(unit))
+                editor.append(self.alone(unit))
         return editor.done(record)
 
     def calls(

@@ -155,7 +155,7 @@ def joint(
         return trace
     for index in reversed(range(len(trace.calls))):
         builder.step(index)
-    builder.editor.keep(*builder.calls())
+    builder.editor.append(*builder.calls())
     for p in builder.crossing():
         builder.editor.inherit(p, TagSet([CROSSING.name]))
     return builder.editor.done(

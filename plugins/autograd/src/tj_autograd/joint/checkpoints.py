@@ -26,7 +26,7 @@ def checkpointed(
     editor = TraceEditor(joint, tags)
     for p in (*_results(joint), *_kept(joint, keeps_state)):
         editor.inherit(p, TagSet(["SAVE"]))
-    editor.keep(*joint.calls)
+    editor.append(*joint.calls)
     return editor.done()
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tj_core.extend import (
     Body,
     BoundSymbol,
+    CallEditor,
     Change,
     Decline,
-    Editor,
     Namer,
     PassContext,
     Proxy,
@@ -76,10 +76,10 @@ def decomposed(trace: Trace, lookup: Lookup, context: PassContext) -> Decomposed
     made, before = trace, None
     while made is not before:  # one level per turn
         before = made
-        made = context.rewrite(made, rules, into_bodies=False, into_regions=False)
+        made = context.rewrite(made, rules, into_bodies=False, into_subprograms=False)
     if walk.decomposed:
         editor = TraceEditor(trace)
-        editor.keep(*made.calls)
+        editor.append(*made.calls)
         trace = editor.done(inputs=made.inputs, outputs=made.outputs)
     return Decomposed(trace, tuple(walk.decomposed), walk.kept_whole)
 
@@ -106,7 +106,7 @@ class _Walk:
     def __post_init__(self) -> None:
         self.above = self.lookup.above_operators()
 
-    def rule(self, call: BoundSymbol, edit: Editor) -> Replacement | None:
+    def rule(self, call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         """Replace ``call`` by its body if its gradient is to be taken of the parts."""
         for level in self.levels(call):
             try:
@@ -127,7 +127,7 @@ class _Walk:
 
     def levels(self, call: BoundSymbol) -> Iterator[BoundSymbol]:
         """Yield ``call`` with each body that may have gradients inside, the highest level first."""
-        if call.body is None or call.regions or not carries(call):
+        if call.body is None or call.subprograms or not carries(call):
             return
         if [inner.symbol for inner in call.body.calls] == [call.symbol]:  # an operator
             return

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 APPLY = "tj.autograd_function"
-"""Symbol of a captured Function call: its forward and backward as regions, then the arguments."""
+"""Symbol of a captured Function call: the arguments follow its forward and backward."""
 
 
 def has_own_backward(call: BoundSymbol) -> bool:
@@ -38,7 +38,7 @@ def keeps_others(call: BoundSymbol) -> str | None:
     Version counters guard tensors given to `save_for_backward`. A tensor kept as an attribute of
     the context is read as it is when the backward runs.
     """
-    forward = call.regions[0].program
+    forward = call.subprograms[0].program
     outputs, values = forward.outputs
     others = {p.name for p in (*forward.inputs, *leaves(outputs)) if isinstance(p, TensorProxy)}
     saved = dict(call.kwargs).get("saved", ())
@@ -49,17 +49,17 @@ def keeps_others(call: BoundSymbol) -> str | None:
 
 def without_gradient(call: BoundSymbol) -> frozenset[int]:
     """Flat indices of the arguments for which the backward of a Function returns None."""
-    gradients = call.regions[1].program.outputs
+    gradients = call.subprograms[1].program.outputs
     return frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
 
 
 def plain_call(call: BoundSymbol) -> tuple[BoundSymbol, Callable[..., Any]]:
-    """Make the call without its regions, and the function that it runs, a Function made of them.
+    """Make the call without its subprograms, and the Function made of them, which it runs.
 
     The positional arguments keep their order, so the call has the same flat arguments.
     """
     forward, backward, *args = call.args
-    halves = [generate(region.program).function for region in (forward, backward)]
+    halves = [generate(subprogram.program).function for subprogram in (forward, backward)]
     symbol = Symbol("tj", "autograd_function", FORWARD)
     plain = call.replace(symbol=symbol, args=tuple(args), kwargs=(), parent=call.label)
     given = {name: value for name, value in call.kwargs if name != "reads"}

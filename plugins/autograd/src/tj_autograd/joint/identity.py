@@ -20,7 +20,7 @@ def one_name_each(trace: Trace) -> Trace:
     editor = TraceEditor(trace)
     for call in trace.calls:
         made = editor.moved(call)
-        editor.keep(made)
+        editor.append(made)
         if made.symbol.qualname == VERSIONED:
             counted, later = made.flat_args[0], made.flat_outs[0]
             known = {n for n, p in editor.values.items() if p.name == counted.name}

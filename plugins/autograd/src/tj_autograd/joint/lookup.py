@@ -27,7 +27,7 @@ from tj_torch.internal import WRITES_BACK, Modes, Unkeyable, call_key, tangents_
 
 from tj_autograd.joint.build import Differentiated, JointScope, NotDifferentiable, Slots
 from tj_autograd.joint.builtin import BUILTIN
-from tj_autograd.joint.derived import differentiated, slots_of_arguments
+from tj_autograd.joint.derivation_calls import differentiated, slots_of_arguments
 from tj_autograd.joint.functions import (
     APPLY,
     keeps_others,
@@ -36,7 +36,7 @@ from tj_autograd.joint.functions import (
     without_gradient,
 )
 from tj_autograd.joint.pairs import Declined, find_pair, paired
-from tj_autograd.joint.recorded import RECORDED, recorded
+from tj_autograd.joint.recordings import RECORDED, recorded
 from tj_autograd.joint.rules import GradRule, apply_rule, find_rule
 
 __all__ = ["Lookup", "Owner"]
@@ -116,7 +116,7 @@ class Lookup:
 
     def __call__(self, call: BoundSymbol, slots: Slots, scope: JointScope) -> Differentiated:
         """Differentiate ``call`` for the cotangents in ``slots``."""
-        if call.regions and call.symbol.qualname != APPLY:
+        if call.subprograms and call.symbol.qualname != APPLY:
             return recorded(call, slots, scope, "it runs functions of the program's")
         declined: list[tuple[str, str]] = [*self.kept_whole.get(call.label, ())]
         done = (

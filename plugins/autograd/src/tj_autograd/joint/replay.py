@@ -132,7 +132,7 @@ def replayable(joint: Trace) -> Trace:
         return joint
     editor = TraceEditor(joint)
     for call in joint.calls:
-        editor.keep(*_made(call, editor.fresh))
+        editor.append(*_made(call, editor.fresh))
     return editor.done()
 
 

@@ -291,7 +291,7 @@ def alone(trace: Trace, cut: Cut, index: int) -> Trace:
     """
     editor = TraceEditor(trace)
     if cut.whole:
-        editor.keep(*trace.calls)
+        editor.append(*trace.calls)
         return editor.done(outputs=cut.outputs[0])
     names = {p.name: p.replace(name=editor.fresh(p.name)) for p in cut.taken(index)}
     renamed = substitution(names)
@@ -299,5 +299,5 @@ def alone(trace: Trace, cut: Cut, index: int) -> Trace:
     def other(call: BoundSymbol) -> bool:
         return cut.segments.get(call.label, index) != index
 
-    editor.keep(*(call.map_proxies(renamed) if other(call) else call for call in trace.calls))
+    editor.append(*(call.map_proxies(renamed) if other(call) else call for call in trace.calls))
     return editor.done(inputs=(*trace.inputs, *cut.taken(index)), outputs=cut.outputs[index])

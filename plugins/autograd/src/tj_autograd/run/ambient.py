@@ -25,7 +25,7 @@ def _casts(call: BoundSymbol, ambient: Context, expand: RuleTable[Expand]) -> bo
     if call.context == ambient:
         return False
     rule = expand.of(call)
-    if rule is None or call.regions:
+    if rule is None or call.subprograms:
         return True
     call = call.replace(body=None)
     try:

@@ -32,8 +32,8 @@ from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.replay import advance, states
 from tj_autograd.run.crossing import has_memory, is_unlike, laid_out, unpacked, zeros
 from tj_autograd.run.holders import Holders, Versions, check_versions, holders
-from tj_autograd.run.kept import FREED, Sources, sources
-from tj_autograd.run.summed import Summed, summed
+from tj_autograd.run.saved_inputs import FREED, Sources, sources
+from tj_autograd.run.sums import Summed, summed
 from tj_autograd.run.tangents import compact, in_this_call
 from tj_autograd.run.views import Views, views
 
@@ -131,7 +131,7 @@ class Compiled(torch.autograd.Function):
         ctx: Any, plan: _Plan, call: _Call, *differentiable: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Return the segment's outputs; other results of the program are left in ``call``."""
-        kept = ctx.kept = plan.sources.keep(call.inputs, call.copies)
+        inputs = ctx.inputs = plan.sources.save(call.inputs, call.copies)
         roots, saved = call.run(plan)
         if plan.outputs is not None:
             roots = tuple([roots[i] for i in plan.outputs])
@@ -140,9 +140,9 @@ class Compiled(torch.autograd.Function):
         tensors = [saved[i] for i in plan.tensors]
         for i, place in plan.live:
             tensors[i] = call.inputs[place]
-        ctx.hooked = bool(tensors or kept.tensors) and saved_tensors_are_hooked()
-        if kept.tensors and ctx.hooked:
-            tensors += kept.packed()
+        ctx.hooked = bool(tensors or inputs.tensors) and saved_tensors_are_hooked()
+        if inputs.tensors and ctx.hooked:
+            tensors += inputs.packed()
         ctx.save_for_backward(*tensors)
         ctx.plan = plan
         ctx.numbers = tuple([saved[i] for i in plan.numbers])
@@ -163,7 +163,7 @@ class Compiled(torch.autograd.Function):
                 return Compiled.backward(ctx, *tangents)
         if no_tangent or _only_pytorch_can(plan, tangents):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
-        if ctx.kept is None:
+        if ctx.inputs is None:
             raise RuntimeError(FREED)
         if not plan.variants.part.gradients:  # no input has one, as in `norm(x, 0)`
             return (None,) * (len(plan.wrt) + 2)
@@ -236,7 +236,7 @@ def _free(ctx: Any, plan: _Plan) -> None:
     """Free what the node keeps, unless the graph is retained."""
     if not backward_keeps_graph():
         ctx.maybe_clear_saved_tensors()
-        ctx.kept = None if plan.frees else ctx.kept.freed()
+        ctx.inputs = None if plan.frees else ctx.inputs.freed()
 
 
 def _saved(ctx: Any, plan: _Plan) -> Sequence[torch.Tensor]:
@@ -244,7 +244,7 @@ def _saved(ctx: Any, plan: _Plan) -> Sequence[torch.Tensor]:
 
     :raises RuntimeError: if one that was no leaf has been detached in place.
     """
-    elsewhere = ctx.kept is not None and ctx.kept.elsewhere
+    elsewhere = ctx.inputs is not None and ctx.inputs.elsewhere
     saved: Sequence[torch.Tensor] = ctx.saved_tensors if plan.tensors or elsewhere else ()
     for i, gradient in plan.given:
         if not saved[i].requires_grad and not _of_leaf(ctx.next_functions[gradient][0]):
@@ -307,7 +307,7 @@ def _run_again(ctx: Any, plan: _Plan) -> tuple[Sequence[torch.Tensor], Mapping[i
     """Return differentiable roots, and the aliases of the inputs
     that they depend on, by position.
     """
-    inputs = plan.sources.inputs(_saved(ctx, plan), ctx.kept)
+    inputs = plan.sources.inputs(_saved(ctx, plan), ctx.inputs)
     with torch.enable_grad():
         # Not `view_as`, the gradient of which is a view.
         aliases = {i: torch.ops.aten.alias.default(inputs[i]) for i in plan.places}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tj_core.extend import Proxy, TensorProxy, Trace, leaves
 
-from tj_autograd.joint.derived import ONCE
+from tj_autograd.joint.derivation_calls import ONCE
 from tj_autograd.split.halves import is_backward
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import TensorProxy, alias_facts, is_subclass
 
-from tj_autograd.run.kept import written_since
+from tj_autograd.run.saved_inputs import written_since
 
 if TYPE_CHECKING:
     import torch

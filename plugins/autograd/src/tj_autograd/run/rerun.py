@@ -13,7 +13,7 @@ from tj_core.extend import RuleTable, Trace, dce, is_subclass
 from tj_torch.internal import OVERWRITTEN
 
 from tj_autograd.joint.replay import resources
-from tj_autograd.run.depended import depended_once_more
+from tj_autograd.run.dependences import depended_once_more
 
 if TYPE_CHECKING:
     from tj_autograd.run.reads import Reads

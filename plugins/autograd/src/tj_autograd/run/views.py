@@ -35,7 +35,7 @@ def views(functional: Trace, cut: Cut, index: int) -> Views:
     taken = {p.name: p for call in calls for p in call.flat_args if p.name not in made}
     inputs, outputs = tuple(taken.values()), cut.outputs[index]
     editor = TraceEditor(functional)
-    editor.keep(*calls)
+    editor.append(*calls)
     trace = editor.done(inputs=inputs, outputs=outputs, name="views")
     return Views(generate(trace).function, inputs, outputs)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tj_core.extend import (
     AUGMENTED,
     BoundSymbol,
-    Editor,
+    CallEditor,
     Executor,
     PassContext,
     Replacement,
@@ -40,13 +40,13 @@ def with_decompositions(
     value share a maximum. It is off where the backward is several programs, which share no calls.
     """
 
-    def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:
+    def rule(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         whole = call.symbol.variant != AUGMENTED or costs.taken(call)
         return None if whole or not edit.can_inline() else edit.inline()
 
     rules: RuleTable[Any] = RuleTable("open")
     rules.set("*", rule)
-    trace = context.rewrite(trace, rules, into_bodies=False, into_regions=False)
+    trace = context.rewrite(trace, rules, into_bodies=False, into_subprograms=False)
     decomposed = _for_executors(trace, context)
     return cse(decomposed, context.tags) if merge and decomposed is not trace else decomposed
 
@@ -60,7 +60,9 @@ def _for_executors(trace: Trace, context: PassContext) -> Trace:
             return table.get(call.symbol) is not None and executor.fuses(call)
 
         trace = _opened(trace, wanted, context)
-        trace = context.rewrite(trace, _of(table, wanted), into_bodies=False, into_regions=False)
+        trace = context.rewrite(
+            trace, _of(table, wanted), into_bodies=False, into_subprograms=False
+        )
     return trace
 
 
@@ -71,13 +73,15 @@ def _opened(trace: Trace, wanted: Callable[[BoundSymbol], bool], context: PassCo
         inner = call.body.calls if call.body is not None else ()
         return any(wanted(c) or holds(c) for c in inner)
 
-    def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:
+    def rule(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         free = call.executor is None and not call.effects.ordered and edit.can_inline()
         return edit.inline() if free and holds(call) else None
 
     rules: RuleTable[Any] = RuleTable("open")
     rules.set("*", rule)
-    while (after := context.rewrite(trace, rules, into_bodies=False, into_regions=False)) != trace:
+    while (
+        after := context.rewrite(trace, rules, into_bodies=False, into_subprograms=False)
+    ) != trace:
         trace = after
     return trace
 
@@ -85,7 +89,7 @@ def _opened(trace: Trace, wanted: Callable[[BoundSymbol], bool], context: PassCo
 def _of(table: RuleTable[Any], wanted: Callable[[BoundSymbol], bool]) -> RuleTable[Any]:
     """The rules of ``table``, restricted to the calls that are wanted."""
 
-    def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:
+    def rule(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         if call.executor is not None or not wanted(call):
             return None
         made: Replacement | None = table.require(call).value(call, edit)

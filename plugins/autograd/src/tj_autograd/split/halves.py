@@ -24,7 +24,7 @@ from tj_core.extend import (
     value_names,
 )
 
-from tj_autograd.joint.detached import detached
+from tj_autograd.joint.detachment import detached
 from tj_autograd.split.arithmetic import arithmetic, memory
 from tj_autograd.split.budget import fewest_again, may_be_freed
 from tj_autograd.split.kernels import within_kernels
@@ -163,7 +163,7 @@ class _Splitting:
     ) -> Trace:
         """Make a program of some of the calls, as it runs below autograd."""
         editor = TraceEditor(self.joint)
-        editor.keep(*calls)
+        editor.append(*calls)
         return detached(editor.done(inputs=inputs, outputs=outputs, name=name, stage=Stage.SPLIT))
 
     def parts(self, way: _Way) -> Iterator[Part]:
@@ -345,7 +345,7 @@ class _Recompute:
         for call in back:
             for p in call.flat_args:
                 self.provide(p)
-            self.editor.keep(self.editor.moved(call))
+            self.editor.append(self.editor.moved(call))
         for p in leaves(gradients):
             if isinstance(p, Proxy):
                 self.provide(p)
@@ -376,7 +376,7 @@ class _Recompute:
             if old.name not in self.saved:
                 self.editor.values[old.name] = new
         again = self.editor.moved(again)
-        self.editor.keep(again.replace(tags=again.tags.add("BACKWARD"), parent=call.label))
+        self.editor.append(again.replace(tags=again.tags.add("BACKWARD"), parent=call.label))
 
 
 def is_backward(carrier: Proxy | BoundSymbol) -> bool:

@@ -22,7 +22,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
 
-from tj_conformance.gradients.made_up import Program, programs
+from tj_conformance.gradients.random_programs import Program, programs
 
 __all__ = ["CHUNK", "Figures", "collected", "compare", "difference", "main"]
 

@@ -20,7 +20,7 @@ from tj_conformance.oracle.compare import differences
 from tj_conformance.oracle.nearness import doubled, judged
 from tj_conformance.packages import PACKAGES, Network, train_twins
 from tj_conformance.programs import cases
-from tj_conformance.programs.found import FOUND
+from tj_conformance.programs.findings import FOUND
 from tj_conformance.programs.fuzz import CHUNK, collected
 from tj_conformance.programs.texts import TextProgram, run_text
 from tj_conformance.subclasses.programs import PROGRAMS as SUBCLASSES

@@ -17,7 +17,7 @@ from typing import Any
 import tj_core as tj
 import torch
 
-from tj_conformance.meaning.described import Descriptions
+from tj_conformance.meaning.descriptions import Descriptions
 
 __all__ = ["Agreement", "Script", "agreement"]
 

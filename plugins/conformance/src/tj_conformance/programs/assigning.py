@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from tj_conformance.programs.seen import SeenProgram
+from tj_conformance.programs.observations import SeenProgram
 
 __all__ = ["OBJECTS", "assigning_programs"]
 

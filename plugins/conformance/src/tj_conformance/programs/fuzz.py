@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import seed as hypothesis_seed
 
 from tj_conformance.programs.texts import TextProgram, programs, run_text
-from tj_conformance.programs.traced import Untraceable, traced
+from tj_conformance.programs.tracer import Untraceable, traced
 
 if TYPE_CHECKING:
     from tj_conformance.programs.aliasing import Jit, Report

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from tj_conformance.programs.seen import SeenProgram
+from tj_conformance.programs.observations import SeenProgram
 
 __all__ = ["ASSERTIONS", "CALLS", "SURROUNDINGS", "raising_programs"]
 

@@ -15,8 +15,8 @@ import torch
 from tj_conformance.databases import known
 from tj_conformance.databases.graphs import ORIGINS, hold_graph
 from tj_conformance.databases.known import Known, disagreements
+from tj_conformance.databases.memo import Comparison, compiled, described
 from tj_conformance.databases.op_db import full_name
-from tj_conformance.databases.remembered import Comparison, compiled, described
 from tj_conformance.gradients import known as gradients
 from tj_conformance.gradients.gradients import declined, first_gradients
 from tj_conformance.oracle.compare import call_differences, differences, seeded

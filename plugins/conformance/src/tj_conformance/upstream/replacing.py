@@ -39,7 +39,7 @@ def replace(kind: Kind, mode: Mode) -> None:
 
 
 _LATER = {
-    Kind.COMPILED: "tj_conformance.upstream.compiled",
+    Kind.COMPILED: "tj_conformance.upstream.inductor_tests",
     Kind.TRANSFORMS: "tj_conformance.upstream.transforms",
 }
 """Kinds with a module of their own, which a process of another kind does not import."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_nvfuser.operations.call import Call, Operation, Operations, Translate
 from tj_nvfuser.operations.pointwise import choose
-from tj_nvfuser.refused import refuse
+from tj_nvfuser.refusal import refuse
 
 if TYPE_CHECKING:
     from tj_nvfuser.definition import Value

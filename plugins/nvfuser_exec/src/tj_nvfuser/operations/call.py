@@ -11,7 +11,7 @@ import torch
 from tj_core.extend import Dim, TensorProxy
 
 from tj_nvfuser.definition import COMPUTE, DTYPES, Definition, Number, Value, dtype_of, typed
-from tj_nvfuser.refused import Refused, refuse
+from tj_nvfuser.refusal import Refused, refuse
 
 __all__ = ["Call", "Operation", "Operations", "axes_of", "axis_of"]
 

@@ -10,7 +10,7 @@ from tj_core.extend import Dim, SymDim
 
 from tj_nvfuser.definition import Value
 from tj_nvfuser.operations.call import Call, Operation, Operations, Translate, axis_of
-from tj_nvfuser.refused import refuse
+from tj_nvfuser.refusal import refuse
 
 __all__ = ["OPERATIONS"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tj_nvfuser.definition import Value, dtype_of
 from tj_nvfuser.operations.call import Call, Operation, Operations, Translate
-from tj_nvfuser.refused import refuse
+from tj_nvfuser.refusal import refuse
 
 __all__ = ["OPERATIONS", "WHOLE", "choose", "truth_of"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from tj_nvfuser.definition import Text, Value, dtype_of
 from tj_nvfuser.operations.call import Call, Operation, Operations
 from tj_nvfuser.operations.pointwise import FLOAT8, WHOLE
-from tj_nvfuser.refused import refuse
+from tj_nvfuser.refusal import refuse
 
 __all__ = ["OPERATIONS"]
 

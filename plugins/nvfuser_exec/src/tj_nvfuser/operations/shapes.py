@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_nvfuser.definition import Number, Value, dtype_of
 from tj_nvfuser.operations.call import Call, Operation, Operations, axis_of
-from tj_nvfuser.refused import refuse
+from tj_nvfuser.refusal import refuse
 
 if TYPE_CHECKING:
     from tj_core.extend import Dim

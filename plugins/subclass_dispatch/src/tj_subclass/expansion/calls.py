@@ -37,7 +37,11 @@ __all__ = [
 FLATTEN, UNFLATTEN = Symbol("tj", "flatten"), Symbol("tj", "unflatten")
 
 _LAYOUTS: weakref.WeakValueDictionary[str, Layout] = weakref.WeakValueDictionary()
-"""The layouts that programs hold, by name: one object for equal ones."""
+"""The layouts that programs hold, by name: one object for equal ones.
+
+One table per process: a name is made of all that tells layouts apart, so that it means the same in
+every session and traces of two sessions may be compared. A layout is freed with the last program.
+"""
 
 
 def dense_proxies(proxy: TensorProxy) -> Iterator[TensorProxy]:

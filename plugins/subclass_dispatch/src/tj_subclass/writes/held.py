@@ -147,7 +147,7 @@ def _made(call: BoundSymbol, given: Sequence[Parts], prefix: str) -> list[Parts]
         return [given[0]]
     if not any(map(is_subclass, (*call.flat_args, *outs))):
         return _by_effects(call, given, prefix)
-    if call.body is None or call.regions:
+    if call.body is None or call.subprograms:
         everything = frozenset([label]).union(*(part for parts in given for part in parts))
         return [tuple(everything for _ in _dense(p)) for p in outs]
     return _by_body(call, given, f"{label}.")

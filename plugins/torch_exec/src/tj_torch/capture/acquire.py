@@ -3,7 +3,7 @@
 Each node becomes one call: its canonical symbol, its arguments, and metadata, effects and body from
 its expansion. A call that cannot be expanded (it may raise at run time, or depends on data)
 takes its outputs' metadata from the capture and counts as having side effects, so nothing moves
-across it or removes it. Operand graphs of a higher-order operation become regions of its call.
+across it or removes it. Operand graphs of a higher-order operation become subprograms of its call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tj_core.extend import (
     OpaqueProxy,
     PassRecord,
     Proxy,
-    Region,
+    Subprogram,
     Symbol,
     TagRegistry,
     Trace,
@@ -42,12 +42,16 @@ from tj_core.extend import (
 
 from tj_torch.capture import levels
 from tj_torch.capture.autocast_notes import Casts
-from tj_torch.capture.compared import Comparison, check_assumed
+from tj_torch.capture.comparison import Comparison, check_assumed
 from tj_torch.capture.constants import Constants
-from tj_torch.capture.dynamo.unheld import UNHELD, UnheldError, check_held
-from tj_torch.capture.held import Held, held_at
-from tj_torch.capture.higher_order.regions import bind_regions, differentiable, is_graph, operation
+from tj_torch.capture.dynamo.trace_limits import UNHELD, UnheldError, check_held
 from tj_torch.capture.higher_order.repeated import check_repeated
+from tj_torch.capture.higher_order.subprograms import (
+    bind_subprograms,
+    differentiable,
+    is_graph,
+    operation,
+)
 from tj_torch.capture.inputs import STATIC, input_names, static_inputs
 from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
@@ -63,9 +67,10 @@ from tj_torch.capture.nodes import (
     takes_values,
     user_tags,
 )
-from tj_torch.capture.pinned import MAY_RAISE, may_raise_at_run_time, pinned
+from tj_torch.capture.raising_calls import MAY_RAISE, may_raise_at_run_time, pinned
 from tj_torch.capture.sources import node_source
 from tj_torch.capture.streams import refuse_streams
+from tj_torch.capture.tensor_places import Held, held_at
 from tj_torch.ops import convert
 from tj_torch.ops.contexts import ContextTracker, ambient_context
 from tj_torch.ops.errors import ExpansionError
@@ -217,7 +222,7 @@ class Importer(NodeValues):
                 self.transformed(group)
 
     def transformed(self, group: Sequence[torch.fx.Node]) -> None:
-        """Import the nodes of a level of `torch.func` as one call with a region.
+        """Import the nodes of a level of `torch.func` as one call with a subprogram.
 
         Values inside are wrapped, so their calls are not expanded.
         """
@@ -231,10 +236,10 @@ class Importer(NodeValues):
             inner.node(node)
         escaping = levels.escaping(group)
         inner.result = tuple(inner.env[n] for n in escaping)
-        region = Region(inner.traced(self.namer("body")), tuple(range(len(inner.proxies))))
+        subprogram = Subprogram(inner.traced(self.namer("body")), tuple(range(len(inner.proxies))))
         call = BoundSymbol(
             Symbol("tj", "transformed"),
-            (region, *inner.proxies),
+            (subprogram, *inner.proxies),
             context=self.context.current,
             source=next((s for s in map(node_source, group) if s is not None), None),
             effects=SIDE_EFFECT,
@@ -251,7 +256,7 @@ class Importer(NodeValues):
         return differentiable(p.replace(name=self.namer(p.name)) if taken else p, call)
 
     def inner(self, graph: torch.fx.GraphModule, context: Context) -> Importer:
-        """Importer for a region of this program."""
+        """Importer for a subprogram of this program."""
         inner = Importer(graph, self.dialects, self.registry, self.namer, self.language)
         inner.context, inner.inside = ContextTracker(context, self.context.cache), True
         inner.opaque_state, inner.modes = self.opaque_state, self.modes
@@ -329,7 +334,7 @@ class Importer(NodeValues):
         self.env[node] = self.held[id(value)][0]
 
     def fixed(self, constant: Constant, value: torch.Tensor, node: torch.fx.Node) -> Proxy:
-        """Value of a tensor that a region holds, through a call of ``tj.constant``."""
+        """Value of a tensor that a subprogram holds, through a call of ``tj.constant``."""
         out: Proxy = self.proxy(self.namer(node.name), value, node)
         call = BoundSymbol(Symbol("tj", "constant"), (constant,), outputs=out)
         self.calls.append(call.replace(context=self.context.current, source=node_source(node)))
@@ -375,12 +380,12 @@ class Importer(NodeValues):
     def bound(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol:
-        """``call`` with outputs, effects and body, or regions."""
+        """``call`` with outputs, effects and body, or subprograms."""
         if any(map(is_graph, leaves((call.args, call.kwargs)))):
             call = operation(call, node)
             rule = self.dialects.tables[WIRING].get(call.symbol)
             call = call.replace(kwargs=self.constants.distinct(call.kwargs))
-            bound = bind_regions(call, node, UNKNOWN if rule is None else rule.value, self)
+            bound = bind_subprograms(call, node, UNKNOWN if rule is None else rule.value, self)
             check_repeated(bound)
             return bound
         expanded = self.expanded(call, function, node)
@@ -390,7 +395,7 @@ class Importer(NodeValues):
         self.compared.note(expanded, node)
         return expanded
 
-    def region(
+    def subprogram(
         self, graph: torch.fx.GraphModule, name: str, operands: Sequence[Any], context: Context
     ) -> Trace:
         """Program of an operand graph; one for all calls that share the graph and the context."""
@@ -403,7 +408,7 @@ class Importer(NodeValues):
         return self.programs[key]
 
     def program(self, name: str, operands: Sequence[Any]) -> Trace:
-        """Trace of this graph as a region, with its inputs named after ``operands``."""
+        """Trace of this graph as a subprogram, with its inputs named after ``operands``."""
         nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
         for i, node in enumerate(nodes):
             operand = operands[i] if i < len(operands) else None
@@ -412,7 +417,7 @@ class Importer(NodeValues):
         return self.traced(name)
 
     def traced(self, name: str) -> Trace:
-        """Trace of the imported nodes as the program of a region."""
+        """Trace of the imported nodes as the program of a subprogram."""
         return Trace(
             tuple(self.proxies),
             tuple(self.calls),

@@ -7,7 +7,7 @@ from typing import Any
 
 from tj_core.extend import Constant, Namer, map_tree
 
-from tj_torch.capture.higher_order.regions import is_graph
+from tj_torch.capture.higher_order.subprograms import is_graph
 
 __all__ = ["Constants"]
 

@@ -55,7 +55,7 @@ class FakeRuns:
         with generators_untouched(), private.quiet(), around, self.mode:
             yield
 
-    def keep(self, proxies: Iterable[Proxy], values: Iterable[Any]) -> None:
+    def record(self, proxies: Iterable[Proxy], values: Iterable[Any]) -> None:
         """Keep the fakes that the proxies' metadata were read from."""
         self._known.update((p.name, v) for p, v in zip(proxies, values, strict=True))
 

@@ -2,7 +2,7 @@
 
 Dynamo captures ``torch.func.grad(f)(x)`` as calls that enter a level, wrap values, run ``f`` on the
 wrapped values, and leave the level. Wrapped values must not be seen outside of the level, and their
-metadata does not show the wrapping; so the calls between become one region.
+metadata does not show the wrapping; so the calls between become one subprogram.
 
 Rule table ``levels``, open to plugins, maps a symbol to True if leaving the level reverts the state
 it changes.

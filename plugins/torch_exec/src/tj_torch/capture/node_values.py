@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tj_core.extend import NO_TAGS, BoundSymbol, CaptureError, Namer, OpaqueProxy, TagSet
 
-from tj_torch.capture.dynamo.unheld import UnheldError
+from tj_torch.capture.dynamo.trace_limits import UnheldError
 from tj_torch.capture.nodes import takers, takes_values
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert

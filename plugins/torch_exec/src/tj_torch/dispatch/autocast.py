@@ -10,7 +10,7 @@ import torch
 from tj_core.extend import ConfigError, Jitted
 
 from tj_torch.capture.dynamo.adapter import inlined_as
-from tj_torch.capture.dynamo.passed_over import program_of
+from tj_torch.capture.dynamo.skip_rules import program_of
 from tj_torch.ops.contexts import autocast_devices
 
 if TYPE_CHECKING:

@@ -31,13 +31,13 @@ from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
 from tj_torch.capture.dynamo.guards import extra_guards
 from tj_torch.capture.dynamo.hook import hooked
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
-from tj_torch.capture.dynamo.released import empty
+from tj_torch.capture.dynamo.reference_cycles import empty
 from tj_torch.capture.dynamo.tensors import own_bases
-from tj_torch.capture.dynamo.unheld import UnheldError, check_nested
-from tj_torch.capture.held import Held, held_by
+from tj_torch.capture.dynamo.trace_limits import UnheldError, check_nested
 from tj_torch.capture.inputs import STATIC
 from tj_torch.capture.probing import settle
 from tj_torch.capture.sources import node_source
+from tj_torch.capture.tensor_places import Held, held_by
 from tj_torch.dispatch.entries import fall_back, fall_back_from
 from tj_torch.dispatch.leaves import while_leaves
 from tj_torch.ops.handler_state import changed_state

@@ -27,5 +27,5 @@ def eager_executor() -> Executor:
     claims.set("*", Claim(None, _whole))
     for rule in wiring.rules():
         if rule.value.plain:
-            claims.set(rule.key, Claim(None, _whole, shares_regions=True))
+            claims.set(rule.key, Claim(None, _whole, shares_subprograms=True))
     return Executor("torch", claims, fallback=True)

@@ -94,7 +94,7 @@ def compiled(
     made = recompiler.compiled(with_bases(trace, groups, expand))
     if "epilogue" not in made.others:
         raise Unsuitable("the program with bases cannot be made functional")
-    recompiler.keep(name, made)
+    recompiler.show(name, made)
     return given_bases(made.function, groups, [length(trace, group) for group in groups])
 
 
@@ -108,7 +108,7 @@ def with_bases(trace: Trace, groups: Sequence[Group], expand: RuleTable[Expand])
     layer = _Bases(trace, expand)
     for group in groups:
         layer.add(group)
-    layer.editor.keep(*trace.calls)
+    layer.editor.append(*trace.calls)
     return layer.editor.done(inputs=tuple(layer.inputs))
 
 
@@ -168,7 +168,7 @@ class _Bases:
             raise Unsuitable(str(error)) from error
         if not p.same_meta(made.flat_outs[0]):
             raise Unsuitable("an argument is no view of its base")
-        self.editor.keep(made.replace(outputs=p))
+        self.editor.append(made.replace(outputs=p))
 
 
 def _tensor(p: Proxy) -> TensorProxy:

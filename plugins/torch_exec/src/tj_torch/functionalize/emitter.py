@@ -86,7 +86,7 @@ class Emitter:
     def made(self, call: BoundSymbol, symbol: Symbol, args: Any, context: Context) -> Proxy:
         """Add a call of ``symbol`` on behalf of ``call``; return its result."""
         made = self.expanded(on_behalf(call, symbol, args, (), context), [args[0].name])
-        self.editor.keep(made)
+        self.editor.append(made)
         return made.flat_outs[0]
 
     def expanded(

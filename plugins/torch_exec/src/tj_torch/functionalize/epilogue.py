@@ -92,9 +92,9 @@ def with_epilogue(
     received = tuple(writer.received.values())
     call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
     editor = TraceEditor(trace)
-    editor.keep(call, *writer.calls)
+    editor.append(call, *writer.calls)
     epilogue = editor.done(outputs=outputs, stage=Stage.ACQUIRED, tags=NO_TAGS, history=())
-    made.editor.keep(*writer.inside)
+    made.editor.append(*writer.inside)
     if made.members:
         wrap = with_bases(epilogue, made)
     else:

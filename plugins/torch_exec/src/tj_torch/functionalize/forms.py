@@ -131,7 +131,7 @@ def problem(call: BoundSymbol) -> str | None:
     effects = call.effects
     if reads_data(call):
         return None
-    if call.regions and (effects.mutates or effects.rebinds or effects.aliases):
+    if call.subprograms and (effects.mutates or effects.rebinds or effects.aliases):
         return f"{call.symbol} writes, or returns what it is given, inside of its functions"
     if changes_unseen(call) and not is_autograd_change(call):
         return f"{call.symbol} changes its argument, and does not say how"

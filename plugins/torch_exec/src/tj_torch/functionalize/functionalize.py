@@ -56,7 +56,7 @@ from tj_torch.functionalize.objects import (
     reads_data,
     tensor_place,
 )
-from tj_torch.functionalize.regions import functional_regions
+from tj_torch.functionalize.subprograms import functional_subprograms
 from tj_torch.ops.autograd_marks import UNTRACKED, VERSIONS
 from tj_torch.ops.expansion.kinds import Kinds, NoTensorKind
 from tj_torch.ops.metadata_mutation import detaches, is_autograd_change, why_not_functional
@@ -107,7 +107,7 @@ def functionalize(
         raise Unsuitable("autograd knows nothing of memory that arguments share")
     for p in trace.inputs:
         run.begin(p)
-    for found in functional_regions(trace, expand, tags):
+    for found in functional_subprograms(trace, expand, tags):
         try:
             run.call(found.call)
         except Unsuitable as error:
@@ -192,7 +192,7 @@ class Functionalized(Emitter):
         """Add the call of ``step`` again, on the value ``viewed``."""
         old = step.call.flat_args[step.argument]
         made = self.editor.renamed(self.moved(step.call, {old.name: viewed}))
-        self.editor.keep(made)
+        self.editor.append(made)
         return made
 
     def moved(self, call: BoundSymbol, env: dict[str, Any]) -> BoundSymbol:
@@ -255,7 +255,7 @@ class Functionalized(Emitter):
         if any(p.name in self.members and not requires_grad(p) for p in call.flat_outs):
             return self.argument(call)
         made = self.moved(functional, {})
-        self.editor.keep(made)
+        self.editor.append(made)
         self.objects.note(call)
         self.count_apart(call)
         is_view = any(a.kind == "arg" for a in call.effects.aliases) or reads_data(call)
@@ -297,7 +297,7 @@ class Functionalized(Emitter):
         ]:
             raise Unsuitable(f"{call.symbol} does not do what {view.symbol} does")
         made = self.moved(view, {})
-        self.editor.keep(made)
+        self.editor.append(made)
         self.count(call, index)
         self.objects.note(call)
         self.objects.rebind(call.flat_args[index], ViewStep(view, index, 0))
@@ -323,7 +323,7 @@ class Functionalized(Emitter):
             self.cut.add(name)
         view = detach(call, self.expand)
         made = self.moved(view, {})
-        self.editor.keep(made)
+        self.editor.append(made)
         self.objects.note(call)
         self.objects.rebind(tensor, ViewStep(view, 0, 0))
         self.views.append(call)
@@ -474,7 +474,7 @@ class Functionalized(Emitter):
             if alias.identical and alias.kind == "out":
                 first, twin = made.flat_outs[alias.index], made.flat_outs[alias.output]
                 self.twins.setdefault(first.name, []).append(twin)
-        self.editor.keep(made)
+        self.editor.append(made)
         return made
 
     def inverse(self, call: BoundSymbol, step: ViewStep, viewed: Proxy, value: Proxy) -> Proxy:
@@ -489,5 +489,5 @@ class Functionalized(Emitter):
         bare = on_behalf(call, step.call.symbol.as_variant(INVERSE), args, kwargs, context)
         made = self.expanded(bare, [old.name])
         self.check_copy(step.call.flat_outs[step.output], value, context)
-        self.editor.keep(made)
+        self.editor.append(made)
         return self.laid_out(call, made, made.flat_outs[0], viewed)

@@ -36,9 +36,9 @@ def with_roots(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) ->
     editor = TraceEditor(trace, tags)
     for call in trace.calls:
         if wanted.isdisjoint(_internal_views(call)) or not can_inline(call):
-            editor.keep(call)
+            editor.append(call)
         else:
-            editor.keep(*_seen_by_autograd(editor.inlined(call).calls, expand, tags))
+            editor.append(*_seen_by_autograd(editor.inlined(call).calls, expand, tags))
     return editor.done()
 
 

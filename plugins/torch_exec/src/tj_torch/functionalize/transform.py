@@ -9,6 +9,7 @@ from tj_core.extend import (
     INVERSE,
     BoundSymbol,
     Decline,
+    Outcome,
     PassContext,
     Stage,
     Trace,
@@ -34,7 +35,7 @@ def functional(when: When) -> Transform:
     ``when`` is the option ``functional`` of ``[tool.tj.torch]``, see `tj_torch.plugin.Options`.
     """
 
-    def apply(trace: Trace, context: PassContext) -> Trace:
+    def apply(trace: Trace, context: PassContext) -> Trace | Outcome:
         if when == "never" or (when == "auto" and not _needed(trace, context)):
             return context.skip_stage()
         if Stage.JOINT in context.produced:
@@ -55,9 +56,7 @@ def functional(when: When) -> Transform:
             refused = _refused(result)
             if refused is not None:
                 return context.decline(refused)
-        if wrapper is not None:
-            context.wrap(*wrapper)
-        return result
+        return result if wrapper is None else context.wrap(result, *wrapper)
 
     return Transform("functionalize", apply, Stage.ACQUIRED, Stage.FUNCTIONAL, falls_back=True)
 

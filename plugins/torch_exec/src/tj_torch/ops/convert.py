@@ -147,7 +147,14 @@ class State:
 
 
 _STATES: dict[tuple[str, str], list[weakref.ref[State]]] = {}
-"""Distinct states so far, by the name of the type and their text."""
+"""Distinct states so far, by the name of the type and their text.
+
+One table per process and not per session: the number of a state is in the text of traces, where it
+tells states with equal texts apart, and a trace may be read in another session. A number is not
+given again after its state is freed, since caches have it in their keys; so one dead reference
+is left of each state. Two threads may give equal states two numbers: they share no program
+then, which is slower and not wrong.
+"""
 
 
 def subclass_of(

@@ -25,6 +25,12 @@ from tj_torch.torch_private.runtime import (
 __all__ = ["entry"]
 
 _known: dict[tuple[object, ...], Callable[..., Any] | None] = {}
+"""Results of `entry` by symbol and kinds of arguments.
+
+One cache per process: the answer is PyTorch's and the same for all sessions, since neither plugins
+nor options are asked. Keys hold no sizes and no tensors, so their number is bounded by PyTorch's
+operators and the kinds of arguments that programs give them.
+"""
 
 
 def entry(call: BoundSymbol) -> Callable[..., Any] | None:

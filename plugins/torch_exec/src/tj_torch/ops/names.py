@@ -10,7 +10,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +29,7 @@ from tj_torch.ops.autograd_marks import checks_writes
 from tj_torch.ops.convert import State
 from tj_torch.ops.entry import entry
 from tj_torch.ops.fingerprint import fingerprint
-from tj_torch.ops.naming.aliases import Aliases
+from tj_torch.ops.naming.aliases import aliases
 from tj_torch.ops.naming.methods import (
     INT,
     NUMBER,
@@ -42,7 +41,7 @@ from tj_torch.ops.naming.methods import (
     method_form,
 )
 from tj_torch.ops.naming.operators import BINARY, INPLACE, ITEMS, REFLECTED, UNARY, operator_name
-from tj_torch.ops.naming.paths import FUNCTIONS, own_path, public_names, walk
+from tj_torch.ops.naming.paths import FUNCTIONS, leads_to, own_path, public_names, walk
 from tj_torch.ops.values import VALUES
 from tj_torch.runtime.functional import Functional, Inverse
 from tj_torch.torch_private import ops as private
@@ -268,14 +267,6 @@ class Names:
         path = self._path(target)
         return _outside(target) if path is None else _Plan(Symbol.parse(path), target)
 
-    @cached_property
-    def _public(self) -> dict[Callable[..., Any], str]:
-        return public_names()
-
-    @cached_property
-    def _aliases(self) -> Aliases:
-        return Aliases(self._public)
-
     def _plan(
         self, target: Any, args: tuple[Any, ...], kinds: tuple[str, ...], keywords: tuple[str, ...]
     ) -> _Plan:
@@ -338,7 +329,7 @@ class Names:
         form = method_form(name, kinds, keywords)
         if form.function is None:
             base = is_function(name[:-1]) if name.endswith("_") else None
-            return self._own_method(self._aliases.canonical_method(name, base), form.arrange)
+            return self._own_method(aliases().canonical_method(name, base), form.arrange)
         return self._canonical(form.function, keywords, form.arrange)
 
     def _dunder(
@@ -380,13 +371,17 @@ class Names:
     ) -> _Plan:
         """Plan for ``function``, which has a name, under the name of its canonical alias."""
         if isinstance(function, types.BuiltinFunctionType):
-            function = self._aliases.canonical(function, keywords)
+            other = aliases().canonical(function, keywords)
+            if other is not function and self._path(other) is not None:
+                function = other
         symbol = Symbol.parse(self._path(function) or "")
         return _Plan(symbol, function, arrange)
 
     def _path(self, function: Any) -> str | None:
         """Name to print for ``function``, None if it has none that programs can use."""
-        shown = self._public.get(function) if isinstance(function, FUNCTIONS) else None
+        shown = public_names().get(function) if isinstance(function, FUNCTIONS) else None
+        if shown is not None and not leads_to(shown, function):
+            shown = None  # replaced since, by whoever patches PyTorch
         paths = [p for p in (shown, own_path(function)) if p is not None and _usable(p)]
         return min(paths, key=_preference, default=None)
 

@@ -120,7 +120,7 @@ class TorchDialects:
             function = resolve(call.symbol)
         except LookupError as error:
             raise CannotExpandError(f"{call.symbol} has no implementation") from error
-        if call.regions:
+        if call.subprograms:
             return expand_operation(call, function)
         return self.expand(call, function, self.modes())
 

@@ -21,23 +21,23 @@ WIRING = "wiring"
 """Name of the rule table."""
 
 Operands = list[Any]
-"""Operands for the inputs of a region: leaves of the call's arguments, or `MADE`."""
+"""Operands for the inputs of a subprogram: leaves of the call's arguments, or `MADE`."""
 
 MADE = object()
-"""Mark of a region's input that the operation computes: an element, a tangent, an index."""
+"""Mark of a subprogram's input that the operation computes: an element, a tangent, an index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Relation of an operation to its regions.
+    """Relation of an operation to its subprograms.
 
-    ``names`` are the names of its regions; ``operands`` maps the call's arguments and ``n`` to the
-    operands of the n-th region. ``returns`` names the regions whose outputs are the call's.
-    ``carried`` gives the arguments that the leading outputs may be (of a loop that never runs).
-    ``context`` maps the call's context to that of the n-th region. ``plain``: without gradients,
-    the operation only calls its regions; others inspect the regions' operations, as
-    ``flex_attention``, which vectorizes them over the scores. ``once``: it only calls its single
-    region once, so that the region can be inlined.
+    ``names`` are the names of its subprograms; ``operands`` maps the call's arguments and ``n`` to
+    the operands of the n-th subprogram. ``returns`` names the subprograms whose outputs are the
+    call's. ``carried`` gives the arguments that the leading outputs may be (of a loop that never
+    runs). ``context`` maps the call's context to that of the n-th subprogram. ``plain``: without
+    gradients, the operation only calls its subprograms; others inspect the subprograms' operations,
+    as ``flex_attention``, which vectorizes them over the scores. ``once``: it only calls its single
+    subprogram once, so that the subprogram can be inlined.
     """
 
     names: tuple[str, ...]

@@ -14,7 +14,7 @@ from tj_conformance.programs.aliasing import check
 from tj_conformance.programs.cases import Table, run_case
 from tj_conformance.programs.fuzz import through_fx
 from tj_conformance.programs.scenes import KINDS, one, pair, placed, viewed
-from tj_conformance.programs.traced import traced
+from tj_conformance.programs.tracer import traced
 from tj_core.extend import Claim, Executor, RuleTable
 
 pytestmark = pytest.mark.sampled(4)

@@ -15,7 +15,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.programs.cases import cases_in, in_functional_form, run_case
-from tj_conformance.programs.found import FOUND
+from tj_conformance.programs.findings import FOUND
 from tj_conformance.programs.fuzz import Figures, chunks, compare_programs
 from tj_conformance.programs.texts import run_text
 from tj_conformance.sampling import FULL

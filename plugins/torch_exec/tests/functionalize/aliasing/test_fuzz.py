@@ -10,7 +10,7 @@ import os
 
 import pytest
 import tj_core as tj
-from tj_conformance.programs.found import FOUND
+from tj_conformance.programs.findings import FOUND
 from tj_conformance.programs.fuzz import Figures, Untraceable, chunks, compare_programs, through_fx
 from tj_conformance.programs.texts import run_text
 from tj_conformance.sampling import FULL

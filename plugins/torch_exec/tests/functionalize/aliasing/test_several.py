@@ -24,7 +24,7 @@ from tj_conformance.programs.scenes import (
     storage_only,
     viewed,
 )
-from tj_conformance.programs.traced import traced
+from tj_conformance.programs.tracer import traced
 
 pytestmark = pytest.mark.sampled(8)
 

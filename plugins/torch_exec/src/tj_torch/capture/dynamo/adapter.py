@@ -20,10 +20,10 @@ import torch
 
 from tj_torch.capture.dynamo import versions, zeros
 from tj_torch.capture.dynamo.features import corrected, say_corrections
-from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
-from tj_torch.capture.dynamo.passed_over import pass_over_own
+from tj_torch.capture.dynamo.observations import Absent, Lookup, Observations
 from tj_torch.capture.dynamo.patches import leave, unprofiled, with_settings
-from tj_torch.capture.dynamo.released import forget_tensors, forgotten_after_failure, let_go
+from tj_torch.capture.dynamo.reference_cycles import forget_tensors, forgotten_after_failure, let_go
+from tj_torch.capture.dynamo.skip_rules import pass_over_own
 from tj_torch.ops.handler_state import untouched
 from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.thread_state import kept
@@ -40,7 +40,7 @@ __all__ = [
     "Capture",
     "CaptureFailure",
     "Lookup",
-    "Noticed",
+    "Observations",
     "Uninitialized",
     "capture",
     "compile_lock",
@@ -99,7 +99,7 @@ class Built:
 class Capture:
     """Captured program; to be dropped once built, as it holds the example inputs."""
 
-    def __init__(self, output: Any, root: types.FunctionType, noticed: Noticed) -> None:
+    def __init__(self, output: Any, root: types.FunctionType, noticed: Observations) -> None:
         self._output = output
         self._root = root
         self.noticed = noticed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.dynamo import versions
-from tj_torch.capture.dynamo.noticed import Lookup, Noticed
+from tj_torch.capture.dynamo.observations import Lookup, Observations
 from tj_torch.capture.dynamo.patches import replace, stop
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ __all__ = [
 # --------------------------------------------------------------------------- class members
 
 
-def notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
+def notice_lookups(stack: ExitStack, noticed: Observations) -> None:
     """Note in which class a member is found: Dynamo guards its code, not its class."""
 
     def of_object(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,7 +62,7 @@ def notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
     _notice_super(stack, noticed)
 
 
-def _notice_classes(stack: ExitStack, noticed: Noticed) -> None:
+def _notice_classes(stack: ExitStack, noticed: Observations) -> None:
     """Note the classes of objects."""
     from tj_torch.torch_private.dynamo import user_defined
 
@@ -76,7 +76,7 @@ def _notice_classes(stack: ExitStack, noticed: Noticed) -> None:
     replace(stack, user_defined.UserDefinedObjectVariable, "__init__", made)
 
 
-def _notice_super(stack: ExitStack, noticed: Noticed) -> None:
+def _notice_super(stack: ExitStack, noticed: Observations) -> None:
     """Note in which class ``super()`` finds a member."""
     from tj_torch.torch_private.dynamo import SuperVariable
 
@@ -120,7 +120,7 @@ def _after(variable: Any, name: str) -> Lookup | None:
 # --------------------------------------------------------------------------- modules
 
 
-def refuse_uninitialized_modules(stack: ExitStack, noticed: Noticed) -> None:
+def refuse_uninitialized_modules(stack: ExitStack, noticed: Observations) -> None:
     """Stop at a lazy module: Dynamo would initialize it and restore the random number generator."""
     from tj_torch.torch_private.dynamo import exc, nn_module
 

@@ -19,18 +19,18 @@ from tj_torch.capture.dynamo import (
     iterators,
     keywords,
     probes,
-    remembering,
+    result_caches,
     symbols,
     tensors,
     versions,
     zeros,
 )
 from tj_torch.capture.dynamo import globals as own_globals
-from tj_torch.capture.dynamo.applied import exactly
 from tj_torch.capture.dynamo.asserts import keep_assertions
-from tj_torch.capture.dynamo.assigned import leave_unassignable
+from tj_torch.capture.dynamo.attribute_writes import leave_unassignable
+from tj_torch.capture.dynamo.autograd_functions import exactly
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
-from tj_torch.capture.dynamo.noticed import Noticed
+from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.capture.dynamo.patches import leave_frames, noting
 from tj_torch.capture.lost import say_lost
 from tj_torch.ops.fake_modes import corrected_fake_kernels
@@ -43,14 +43,14 @@ __all__ = ["FEATURES", "TABLE", "corrected", "say_corrections"]
 
 
 @contextlib.contextmanager
-def corrected() -> Iterator[Noticed]:
+def corrected() -> Iterator[Observations]:
     """Let Dynamo record what the program says. To be entered under the lock.
 
     What is given is filled while programs are captured.
 
     :raises CaptureError: if an essential feature is lost in this PyTorch.
     """
-    noticed = Noticed()
+    noticed = Observations()
     with ExitStack() as stack:
         noticed.lost = apply_features(FEATURES, stack, noticed, TABLE.lost)
         for feature, _ in noticed.lost:
@@ -63,27 +63,27 @@ def corrected() -> Iterator[Noticed]:
 # --------------------------------------------------------------------------- the table
 
 
-def _unnoticed(correct: Callable[[ExitStack], object]) -> Callable[[ExitStack, Noticed], None]:
-    def apply(stack: ExitStack, noticed: Noticed) -> None:
+def _unnoticed(correct: Callable[[ExitStack], object]) -> Callable[[ExitStack, Observations], None]:
+    def apply(stack: ExitStack, noticed: Observations) -> None:
         correct(stack)
 
     return apply
 
 
-def _members(stack: ExitStack, noticed: Noticed) -> None:
+def _members(stack: ExitStack, noticed: Observations) -> None:
     corrections.notice_lookups(stack, noticed)
     versions.refuse_setters(stack)
 
 
-def _errors_of_data(stack: ExitStack, noticed: Noticed) -> None:
+def _errors_of_data(stack: ExitStack, noticed: Observations) -> None:
     keep_assertions(stack, leave_handled_calls(stack))
 
 
-def _functions(stack: ExitStack, noticed: Noticed) -> None:
+def _functions(stack: ExitStack, noticed: Observations) -> None:
     stack.enter_context(exactly())
 
 
-def _fake_kernels(stack: ExitStack, noticed: Noticed) -> None:
+def _fake_kernels(stack: ExitStack, noticed: Observations) -> None:
     stack.enter_context(corrected_fake_kernels())
 
 
@@ -273,7 +273,7 @@ FEATURES: tuple[Correction, ...] = (
     Correction.of(
         "remembered results",
         "a function under lru_cache runs once",
-        _unnoticed(remembering.correct),
+        _unnoticed(result_caches.correct),
         None,
         probes.remembering,
     ),
@@ -370,14 +370,14 @@ def say_corrections(lost: Iterable[tuple[Correction, str]]) -> None:
 
 
 def _missing() -> dict[str, str]:
-    return missing(FEATURES, Noticed())
+    return missing(FEATURES, Observations())
 
 
 def _replaced() -> Iterator[Name]:
     """The members of Dynamo's classes and modules that corrections replace."""
     for feature in FEATURES:
         with noting() as seen, contextlib.suppress(Exception), ExitStack() as stack:
-            feature.apply(stack, Noticed())
+            feature.apply(stack, Observations())
         for path in dict.fromkeys(seen):
             yield Name(path, f"be replaced: {feature.does}", (feature.name,))
 

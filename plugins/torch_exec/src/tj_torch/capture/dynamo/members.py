@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tj_torch.capture.dynamo.adapter import Absent, Lookup, Noticed
+from tj_torch.capture.dynamo.adapter import Absent, Lookup, Observations
 
 __all__ = ["Condition", "conditions", "found_in", "members_read"]
 
@@ -153,7 +153,7 @@ def found_in(cls: type, name: str) -> object:
     return Absent
 
 
-def members_read(noticed: Noticed, codes: Iterable[types.CodeType]) -> tuple[Lookup, ...]:
+def members_read(noticed: Observations, codes: Iterable[types.CodeType]) -> tuple[Lookup, ...]:
     """Members that a capture read from classes, and members that ran without a noticed read."""
     return (*noticed.lookups.values(), *_running(noticed.classes, frozenset(codes)))
 

@@ -18,7 +18,7 @@ from tj_torch.capture.dynamo.patches import replace, stop
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from tj_torch.capture.dynamo.noticed import Noticed
+    from tj_torch.capture.dynamo.observations import Observations
 
 __all__ = [
     "UNSEEN",
@@ -126,7 +126,7 @@ def leave_overriding_subclasses(stack: ExitStack) -> None:
     replace(stack, TensorVariable, "__init__", plain)
 
 
-def notice_subclasses(stack: ExitStack, noticed: Noticed) -> None:
+def notice_subclasses(stack: ExitStack, noticed: Observations) -> None:
     """Note the classes of tensors, whose methods run in fake tensors, unseen by Dynamo."""
     from tj_torch.torch_private.dynamo import TensorVariable
 

@@ -21,7 +21,7 @@ from tj_torch.capture.fakes import FakeRuns
 from tj_torch.capture.fx.facts import FX, FxFacts
 from tj_torch.capture.fx.inputs import Inputs, OpenProgramError, Slot, hooks_of
 from tj_torch.capture.fx.leaves import LeafRecorder, is_transparent
-from tj_torch.capture.higher_order.regions import is_graph
+from tj_torch.capture.higher_order.subprograms import is_graph
 from tj_torch.capture.nodes import takes_values
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert
@@ -244,7 +244,7 @@ class GraphImporter(Importer):
         """``call`` with its metadata alone; later calls on fake tensors take the same fakes."""
         bound = super().unexpanded(call, node)
         values = [v for v in pytree.tree_leaves(self.example(node)) if _is_value(v)]
-        self.fakes.keep(bound.flat_outs, values)
+        self.fakes.record(bound.flat_outs, values)
         return bound
 
     def python_function(self, node: torch.fx.Node, args: tuple[Any, ...]) -> Target | None:

@@ -1,1 +1,1 @@
-"""Higher-order operations: their operand graphs become regions."""
+"""Higher-order operations: their operand graphs become subprograms."""

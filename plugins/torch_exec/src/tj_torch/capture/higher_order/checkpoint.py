@@ -17,8 +17,8 @@ from tj_core.extend import (
     NO_TAGS,
     Body,
     BoundSymbol,
+    CallEditor,
     Constant,
-    Editor,
     PassContext,
     Replacement,
     RuleTable,
@@ -84,7 +84,7 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
     tagging.set(SYMBOL, _Tagging())
     # In a region of another operation, PyTorch's autograd still takes the gradients.
     return _repeated(
-        trace, lambda t: context.rewrite(t, tagging, into_bodies=False, into_regions=False)
+        trace, lambda t: context.rewrite(t, tagging, into_bodies=False, into_subprograms=False)
     )
 
 
@@ -113,11 +113,11 @@ def _selective(context_fn: Any) -> bool:
     return context_fn is None or made_by is create_selective_checkpoint_contexts
 
 
-def _without_gradient(call: BoundSymbol, edit: Editor) -> Replacement | None:
+def _without_gradient(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
     wanted = any(map(requires_grad, call.flat_outs))
     if wanted or not (_selective(_context_fn(call)) or call.context.get("grad") is False):
         return None
-    return edit.inline_region()
+    return edit.inline_subprogram()
 
 
 @dataclass
@@ -129,12 +129,12 @@ class _Tagging:
 
     counts: dict[str, int] = field(default_factory=dict)
 
-    def __call__(self, call: BoundSymbol, edit: Editor) -> Replacement | None:
+    def __call__(self, call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         context_fn = _context_fn(call)
         policy = None if context_fn is None else _policy_of(context_fn)
         if context_fn is not None and policy is None:
             return None  # the user's own contexts have to be entered around the region
-        made = edit.inline_region(self.tags(call))
+        made = edit.inline_subprogram(self.tags(call))
         tagged = _vanilla if policy is None else _Policy(policy)
         calls = tuple(map(tagged, made.calls))
         return Replacement(calls, made.values, decomposed=True)

@@ -14,7 +14,7 @@ from tj_core.extend import (
     Constant,
     Expanded,
     Proxy,
-    Region,
+    Subprogram,
     TensorProxy,
     formal_value,
     generate,
@@ -47,7 +47,7 @@ def expand_operation(call: BoundSymbol, function: Callable[..., Any]) -> Expande
         fakes[name] = make_fake(mode, argument.proxy)
 
     def actual(leaf: Any) -> Any:
-        if isinstance(leaf, Region):
+        if isinstance(leaf, Subprogram):
             return generate(leaf.program).function
         if isinstance(leaf, Proxy):
             return fakes[leaf.name]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tj_torch.torch_private.runtime import TENSOR_BASE
 
-__all__ = ["FUNCTIONS", "own_path", "public_names", "walk"]
+__all__ = ["FUNCTIONS", "leads_to", "own_path", "public_names", "walk"]
 
 # Namespaces of PyTorch's public functions. Of several names, the lowest rank (public, classes,
 # hidden) is preferred, then fewer dots, then fewer letters.
@@ -64,7 +65,7 @@ def _attribute(value: Any, name: str, path: str) -> Any:
 def own_path(function: Any) -> str | None:
     """Dotted name by ``function``'s own attributes, if the function is found there; else None."""
     for path in _claims(function):
-        if _loaded(path, function):
+        if leads_to(path, function):
             return path
     return None
 
@@ -89,7 +90,7 @@ def _claims(function: Any) -> Iterator[str]:
             yield f"{module}.{text}"
 
 
-def _loaded(path: str, function: Any) -> bool:
+def leads_to(path: str, function: Any) -> bool:
     """Test if ``path`` leads to ``function`` through modules that are already loaded."""
     if "<" in path:
         return False
@@ -105,30 +106,31 @@ def _loaded(path: str, function: Any) -> bool:
     return found is function or (fresh and type(found) is type(function) and found == function)
 
 
-def public_names() -> dict[Callable[..., Any], str]:
-    """Preferred public name of each function of PyTorch."""
+@functools.cache
+def public_names() -> Mapping[Callable[..., Any], str]:
+    """Preferred public name of each function of PyTorch.
+
+    Made once per process, since it is of PyTorch and of no session; its size is that of PyTorch. A
+    function may be replaced later: `leads_to` says if a name is still right. The 2,650 names are
+    looked at in one loop without calls of Python functions, in the first call of a program.
+    """
     found: dict[Callable[..., Any], tuple[tuple[int, int, int, str], str]] = {}
     for rank, homes in enumerate((_PUBLIC, _CLASSES, _HIDDEN)):
         for home in homes:
-            for name, function in _members(home, hidden=rank > 0):
+            owner, length = walk(home), len(home) + 1
+            dots = home.count(".") + 1  # names of attributes have none
+            for name in dir(owner) if rank else vars(owner):
+                if not rank and name.startswith("_"):
+                    continue
+                value = getattr(owner, name, None)
+                if not isinstance(value, FUNCTIONS):
+                    continue
+                # PyTorch's own functions, not those that it imports.
+                module = getattr(getattr(value, "__objclass__", value), "__module__", None)
+                if module != "torch" and not (module and module.startswith("torch.")):
+                    continue
                 path = f"{home}.{name}"
-                entry = ((rank, path.count("."), len(path), path), path)
-                if function not in found or entry < found[function]:
-                    found[function] = entry
+                entry = ((rank, dots, length + len(name), path), path)
+                if value not in found or entry < found[value]:
+                    found[value] = entry
     return {function: path for function, (_, path) in found.items()}
-
-
-def _members(home: str, hidden: bool) -> Iterator[tuple[str, Callable[..., Any]]]:
-    owner = walk(home)
-    for name in dir(owner) if hidden else vars(owner):
-        if hidden or not name.startswith("_"):
-            value = getattr(owner, name, None)
-            if isinstance(value, FUNCTIONS) and _is_torch(value):
-                yield name, value
-
-
-def _is_torch(function: Any) -> bool:
-    """Test for a function defined by PyTorch, not imported from elsewhere."""
-    home = getattr(function, "__objclass__", function)
-    module = getattr(home, "__module__", None)
-    return isinstance(module, str) and module.partition(".")[0] == "torch"

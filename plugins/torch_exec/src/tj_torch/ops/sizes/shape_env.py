@@ -51,6 +51,8 @@ __all__ = [
 _NAME = re.compile(r"(s|u|zf|zuf)(\d+)")
 
 # By environment: `known_so_far` at that time, and the substitutions from its equality guards.
+# An entry is a fact about the environment, a PyTorch object without a place for it. It belongs to
+# the one program that is captured there, and is freed with the environment.
 _SOLVED: WeakKeyDictionary[Any, tuple[Any, Mapping[Any, Any]]] = WeakKeyDictionary()
 
 

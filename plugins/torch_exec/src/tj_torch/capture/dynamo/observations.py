@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from tj_torch.torch_private.features import Correction
 
-__all__ = ["Absent", "Lookup", "Noticed"]
+__all__ = ["Absent", "Lookup", "Observations"]
 
 
 class Absent:
@@ -33,7 +33,7 @@ class Lookup:
 
 
 @dataclass(slots=True)
-class Noticed:
+class Observations:
     """Record of one capture beside its graph.
 
     ``classes`` are those of objects it used, ``subclasses`` those of its tensors, except

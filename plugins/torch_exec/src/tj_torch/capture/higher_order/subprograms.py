@@ -1,4 +1,4 @@
-"""Bind operand graphs of higher-order operations in captured graphs as regions."""
+"""Bind operand graphs of higher-order operations in captured graphs as subprograms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tj_core.extend import (
     Context,
     Effects,
     Proxy,
-    Region,
+    Subprogram,
     Symbol,
     TensorProxy,
     Trace,
@@ -25,10 +25,10 @@ from tj_core.extend import (
     summed_effects,
 )
 
-from tj_torch.capture.dynamo.applied import known
+from tj_torch.capture.dynamo.autograd_functions import known
 from tj_torch.ops.wiring import MADE, Operands, Wiring
 
-__all__ = ["bind_regions", "differentiable", "is_graph", "operation"]
+__all__ = ["bind_subprograms", "differentiable", "is_graph", "operation"]
 
 
 def is_graph(value: Any) -> bool:
@@ -96,9 +96,9 @@ def _checkpoint(call: BoundSymbol) -> BoundSymbol:
 
 
 class Importing(Protocol):
-    """Interface of importers to `bind_regions`."""
+    """Interface of importers to `bind_subprograms`."""
 
-    def region(
+    def subprogram(
         self, graph: torch.fx.GraphModule, name: str, operands: Operands, context: Context
     ) -> Trace:
         """Program of an operand graph."""
@@ -107,10 +107,10 @@ class Importing(Protocol):
         """Outputs of ``call``, with their metadata from the capture."""
 
 
-def bind_regions(
+def bind_subprograms(
     call: BoundSymbol, node: torch.fx.Node, wiring: Wiring, importing: Importing
 ) -> BoundSymbol:
-    """``call`` with regions for its operand graphs, its outputs, and the regions' effects."""
+    """``call`` with subprograms for its operand graphs, their effects, and its outputs."""
     count = iter(range(1 << 30))
 
     def bound(leaf: Constant) -> Any:
@@ -120,9 +120,9 @@ def bind_regions(
         name = wiring.names[n] if n < len(wiring.names) else leaf.text
         operands = wiring.operands(call.args, n)
         context = wiring.context(call.context, call.args, n)
-        program = importing.region(leaf.value, name, operands, context)
+        program = importing.subprogram(leaf.value, name, operands, context)
         places = tuple(_places(call, program, operands))
-        return Region(program, places, name in wiring.returns)
+        return Subprogram(program, places, name in wiring.returns)
 
     made = call.replace(
         args=map_tree(bound, call.args, Constant), kwargs=map_tree(bound, call.kwargs, Constant)

@@ -1,4 +1,4 @@
-"""Functional forms of calls with regions whose memory has no other users.
+"""Functional forms of calls with subprograms whose memory has no other users.
 
 A loop may return its operand, and a `torch.autograd.Function` may return its argument or write it
 (`mark_dirty`). Where that memory is used nowhere else, the call may as well return new values.
@@ -15,8 +15,8 @@ from tj_core.extend import (
     BoundSymbol,
     Expand,
     Proxy,
-    Region,
     RuleTable,
+    Subprogram,
     Symbol,
     TagRegistry,
     TensorProxy,
@@ -31,7 +31,7 @@ from tj_core.extend import (
 
 from tj_torch.ops.sizes.program import is_dense
 
-__all__ = ["FunctionalCall", "functional_regions"]
+__all__ = ["FunctionalCall", "functional_subprograms"]
 
 FUNCTION = "tj.autograd_function"
 
@@ -44,14 +44,14 @@ class FunctionalCall:
     overwritten: tuple[Proxy, ...] = ()
 
 
-def functional_regions(
+def functional_subprograms(
     trace: Trace, expand: RuleTable[Expand], tags: TagRegistry
 ) -> Iterator[FunctionalCall]:
-    """Calls of ``trace``; those with regions in functional form where that cannot be observed."""
+    """Calls of ``trace``; those with subprograms in functional form where nobody can tell."""
     facts = alias_facts(trace)
     for index, call in enumerate(trace.calls):
         effects = call.effects
-        if not call.regions or not (effects.mutates or effects.aliases) or effects.rebinds:
+        if not call.subprograms or not (effects.mutates or effects.aliases) or effects.rebinds:
             yield FunctionalCall(call)
         elif not effects.mutates:
             yield FunctionalCall(_sharing_region(call, facts))
@@ -105,7 +105,7 @@ def _may_write(trace: Trace, index: int, facts: AliasFacts) -> bool:
 
 def _dirty(call: BoundSymbol) -> set[str]:
     """Arguments of a Function that it marks as dirty and returns."""
-    forward = call.regions[0]
+    forward = call.subprograms[0]
     returned = list(leaves(forward.program.outputs[0]))
     marked = {returned[i].name for i in dict(call.kwargs).get("dirty", ())}
     pairs = zip(forward.program.inputs, forward.operands, strict=True)
@@ -129,17 +129,17 @@ def _mutating_region(
 ) -> FunctionalCall:
     """The Function with a forward that copies the arguments it writes."""
     mutated = {call.flat_args[i].name: call.flat_args[i] for i in call.effects.mutates}
-    forward = call.regions[0]
+    forward = call.subprograms[0]
 
-    def copying(region: Region) -> Region:
-        if region is not forward:
-            return region
-        pairs = zip(region.program.inputs, region.operands, strict=True)
+    def copying(subprogram: Subprogram) -> Subprogram:
+        if subprogram is not forward:
+            return subprogram
+        pairs = zip(subprogram.program.inputs, subprogram.operands, strict=True)
         inputs = [p for p, i in pairs if i is not None and call.flat_args[i].name in mutated]
-        return replace(region, program=_on_copies(region.program, inputs, expand, tags))
+        return replace(subprogram, program=_on_copies(subprogram.program, inputs, expand, tags))
 
     made = call.replace(
-        args=map_tree(copying, call.args, Region),
+        args=map_tree(copying, call.args, Subprogram),
         kwargs=tuple((k, () if k == "dirty" else v) for k, v in call.kwargs),
         effects=replace(NO_EFFECTS, ordered=call.effects.ordered),
     )
@@ -155,7 +155,7 @@ def _on_copies(
         plain = BoundSymbol(Symbol("torch", "clone"), (p,), context=program.context)
         name = editor.fresh(p.name)
         made = bind_outputs(plain, expand.require(plain).value(plain), lambda _: name)  # noqa: B023
-        editor.keep(made)
+        editor.append(made)
         editor.values[p.name] = made.outputs
-    editor.keep(*reexpand_all(program.calls, editor.values, expand, tags))
+    editor.append(*reexpand_all(program.calls, editor.values, expand, tags))
     return editor.done()

@@ -16,7 +16,7 @@ from tj_core.extend import Proxy, TensorProxy
 from tj_torch.extend import device_to_torch, dtype_to_torch
 from tj_torch.internal import is_sized
 
-__all__ = ["FREED", "Kept", "Sources", "sources", "written_since"]
+__all__ = ["FREED", "SavedInputs", "Sources", "sources", "written_since"]
 
 FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after "
@@ -27,7 +27,7 @@ FREED = (
 
 
 @dataclass(slots=True)
-class Kept:
+class SavedInputs:
     """Inputs that one call keeps: tensors with their versions, numbers, sizes, copies.
 
     With ``elsewhere`` the tensors are not here but at the end of the saved tensors, after those of
@@ -46,7 +46,7 @@ class Kept:
         found, self.tensors, self.elsewhere = self.tensors, [], True
         return found
 
-    def freed(self) -> Kept | None:
+    def freed(self) -> SavedInputs | None:
         """The state after the graph is freed: None, if there was any tensor."""
         return None if self.tensors or self.copies else self
 
@@ -68,10 +68,10 @@ class Sources:
     zeros: Mapping[int, TensorProxy]
     sized: tuple[int, ...]
 
-    def keep(self, inputs: Sequence[Any], copies: dict[int, torch.Tensor]) -> Kept:
-        """Take from ``inputs`` what the call keeps."""
+    def save(self, inputs: Sequence[Any], copies: dict[int, torch.Tensor]) -> SavedInputs:
+        """Take from ``inputs`` what the call saves."""
         tensors = [inputs[i] for i in self.tensors]
-        return Kept(
+        return SavedInputs(
             tensors,
             [t._version for t in tensors],
             [inputs[i] for i in self.others],
@@ -79,28 +79,28 @@ class Sources:
             {i: copies[i] for i in self.copied},
         )
 
-    def inputs(self, saved: Sequence[torch.Tensor], kept: Kept | None) -> list[Any]:
+    def inputs(self, saved: Sequence[torch.Tensor], own: SavedInputs | None) -> list[Any]:
         """The inputs as they were when the program ran.
 
         :raises RuntimeError: if one has been written by somebody else, or they have been freed.
         """
-        if kept is None:
+        if own is None:
             raise RuntimeError(FREED)
         found: dict[int, Any] = {i: saved[place] for i, place in self.saved.items()}
-        found |= kept.copies
-        found |= zip(self.tensors, self._tensors(saved, kept), strict=True)
-        found |= zip(self.others, kept.others, strict=True)
-        sizes = dict(zip(self.sized, kept.sizes, strict=True))
+        found |= own.copies
+        found |= zip(self.tensors, self._tensors(saved, own), strict=True)
+        found |= zip(self.others, own.others, strict=True)
+        sizes = dict(zip(self.sized, own.sizes, strict=True))
         found |= {i: _zeros(p, *sizes.get(i, (p.shape, p.strides))) for i, p in self.zeros.items()}
         return [found[i] for i in sorted(found)]
 
-    def _tensors(self, saved: Sequence[torch.Tensor], kept: Kept) -> Sequence[torch.Tensor]:
-        if kept.elsewhere:
+    def _tensors(self, saved: Sequence[torch.Tensor], own: SavedInputs) -> Sequence[torch.Tensor]:
+        if own.elsewhere:
             return saved[len(saved) - len(self.tensors) :]
-        for tensor, version in zip(kept.tensors, kept.versions, strict=True):
+        for tensor, version in zip(own.tensors, own.versions, strict=True):
             if tensor._version != version:
                 raise RuntimeError(written_since(tensor, version))
-        return kept.tensors
+        return own.tensors
 
 
 def sources(
@@ -113,12 +113,12 @@ def sources(
     places = {i: saved.index(p.name) for i, p in enumerate(inputs) if p.name in saved}
     left = {i: p for i, p in enumerate(inputs) if i not in places and i not in copied}
     tensors = {i: p for i, p in left.items() if isinstance(p, TensorProxy)}
-    kept = [i for i, p in tensors.items() if p.name in depended or not _plain(p)]
-    zeros = {i: p for i, p in tensors.items() if i not in kept}
+    wanted = [i for i, p in tensors.items() if p.name in depended or not _plain(p)]
+    zeros = {i: p for i, p in tensors.items() if i not in wanted}
     return Sources(
         places,
         tuple(copied),
-        tuple(kept),
+        tuple(wanted),
         tuple(i for i in left if i not in tensors),
         zeros,
         tuple(i for i, p in zeros.items() if is_sized(p)),

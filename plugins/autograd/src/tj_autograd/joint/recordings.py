@@ -22,9 +22,9 @@ from tj_core.extend import (
     Effects,
     OpaqueProxy,
     Proxy,
-    Region,
     RuleTable,
     SubclassInfo,
+    Subprogram,
     Symbol,
     TensorProxy,
     TjError,
@@ -158,7 +158,7 @@ def recorded(
     """
     candidates = (i for i, p in enumerate(call.flat_args) if requires_grad(p))
     wrt = tuple(i for i in candidates if i not in without)
-    graph = OpaqueProxy(scope.namer(f"{call.label}_graph"), "tj_autograd.joint.recorded.Graph")
+    graph = OpaqueProxy(scope.namer(f"{call.label}_graph"), "tj_autograd.joint.recordings.Graph")
     effects = replace(
         call.effects, aliases=tuple(replace(a, identical=False) for a in call.effects.aliases)
     )
@@ -167,7 +167,7 @@ def recorded(
         fn = replace(fn, text=scope.namer(fn.text))
     among = _among_tensors(wrt, call.flat_args)
     made = call.replace(
-        symbol=Symbol("tj_autograd", "joint.recorded.forward"),
+        symbol=Symbol("tj_autograd", "joint.recordings.forward"),
         args=(among, fn, *_as_operands(call.args)),
         kwargs=_as_operands(call.kwargs),
         outputs=(call.outputs, graph),
@@ -178,9 +178,8 @@ def recorded(
     at = _among_tensors([slot.index for slot in slots], call.flat_outs)
     said = _strides(call, slots, scope)
     strides = tuple(said.get(i) for i in wrt)
-    back = scope.backward(
-        call, Symbol("tj_autograd", "joint.recorded.backward"), graph, at, strides, *slots.values()
-    )
+    symbol = Symbol("tj_autograd", "joint.recordings.backward")
+    back = scope.backward(call, symbol, graph, at, strides, *slots.values())
     kinds = _kinds(call)
     gradients = {i: _gradient(call.flat_args[i], scope) for i in wrt}
     gradients |= {i: p.replace(subclass=kinds[i]) for i, p in gradients.items() if i in kinds}
@@ -201,7 +200,7 @@ def _strides(call: BoundSymbol, slots: Slots, scope: JointScope) -> dict[int, tu
     if call.symbol.qualname != APPLY:
         return {}
     found = {}
-    gradients = _gradients(call.regions[1].program, slots, len(call.flat_outs), scope)
+    gradients = _gradients(call.subprograms[1].program, slots, len(call.flat_outs), scope)
     for i, (p, g) in enumerate(zip(call.flat_args, gradients, strict=False)):
         if not isinstance(p, TensorProxy) or not isinstance(g, TensorProxy):
             continue
@@ -219,7 +218,7 @@ def _kinds(call: BoundSymbol) -> dict[int, SubclassInfo | None]:
     """
     if call.symbol.qualname != APPLY:
         return {}
-    pairs = enumerate(zip(call.flat_args, call.regions[1].program.outputs, strict=False))
+    pairs = enumerate(zip(call.flat_args, call.subprograms[1].program.outputs, strict=False))
     return {
         i: g.subclass
         for i, (p, g) in pairs
@@ -248,8 +247,8 @@ def _gradients(program: Trace, slots: Slots, count: int, scope: JointScope) -> S
 
 
 def _as_operands(tree: Any) -> Any:
-    """``tree`` with regions marked as operands: they do not describe the call's results."""
-    return map_tree(lambda region: replace(region, returns=False), tree, Region)
+    """``tree`` with subprograms marked as operands: they do not describe the call's results."""
+    return map_tree(lambda subprogram: replace(subprogram, returns=False), tree, Subprogram)
 
 
 def _among_tensors(indices: Iterable[int], proxies: Sequence[Proxy]) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ def detached(trace: Trace) -> Trace:
     """``trace`` with ``requires_grad`` and grad mode off everywhere, bodies included."""
     run = _Detach()
     editor = TraceEditor(trace)
-    editor.keep(*map(run.call, trace.calls))
+    editor.append(*map(run.call, trace.calls))
     return editor.done(
         inputs=tuple(map(run.proxy, trace.inputs)),
         outputs=map_tree(run.proxy, trace.outputs, Proxy),

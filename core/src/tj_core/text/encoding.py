@@ -28,7 +28,7 @@ from tj_core.ir.sizes import size_symbols
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.tags import TagSet
-from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Subprogram, Trace
 from tj_core.source import Source
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _RECORDS: dict[type, tuple[str, ...]] = {
     Effects: ("mutates", "rebinds", "aliases", "ordered", "marks", "copies_back"),
     Source: ("file", "line", "text", "function", "module_path"),
     Body: ("inputs", "calls", "outputs", "updates"),
-    Region: ("program", "operands", "returns"),
+    Subprogram: ("program", "operands", "returns"),
     BoundSymbol: (
         "symbol",
         "args",

@@ -1,4 +1,4 @@
-"""Inlining of operations that only call their one region; the region's context is kept.
+"""Inlining of operations that only call their one subprogram; the subprogram's context is kept.
 
 Rule table ``wiring`` of tj-torch says which operations these are.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from tj_core.extend import (
     BoundSymbol,
-    Editor,
+    CallEditor,
     PassContext,
     Replacement,
     RuleTable,
@@ -23,8 +23,9 @@ __all__ = ["inline_calls"]
 
 
 def inline_calls() -> Transform:
-    """Make the transform that inlines such regions, so that each call in them is differentiated by
-    itself.
+    """Make the transform that inlines such subprograms.
+
+    Each call in them is then differentiated by itself.
     """
     return Transform("inline-calls", _apply, Stage.ACQUIRED, priority=90, falls_back=True)
 
@@ -35,12 +36,12 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
         if rule.value.once:
             rules.set(rule.key, _inlined)
     while True:
-        # Inside regions of other operations gradients are left to PyTorch's autograd.
-        after = context.rewrite(trace, rules, into_bodies=False, into_regions=False)
+        # Inside subprograms of other operations gradients are left to PyTorch's autograd.
+        after = context.rewrite(trace, rules, into_bodies=False, into_subprograms=False)
         if after is trace:
             return trace
         trace = after
 
 
-def _inlined(call: BoundSymbol, edit: Editor) -> Replacement:
-    return edit.inline_region()
+def _inlined(call: BoundSymbol, edit: CallEditor) -> Replacement:
+    return edit.inline_subprogram()

@@ -1,4 +1,4 @@
-"""Regions: outputs and effects of a call with operand programs, also after edits of these."""
+"""Subprograms: outputs and effects of a call with operand programs, also after edits of these."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tj_core.edit.tag_propagation import with_view_tags
 from tj_core.errors import TraceError
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.proxy import Proxy, TensorProxy
-from tj_core.ir.trace import BoundSymbol, Region, Trace
+from tj_core.ir.trace import BoundSymbol, Subprogram, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.text.metadata import meta_text
 
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
     from tj_core.ir.names import Namer
     from tj_core.ir.tags import TagRegistry
 
-__all__ = ["inline_region", "map_programs", "returned", "summed_effects", "with_programs"]
+__all__ = ["inline_subprogram", "map_programs", "returned", "summed_effects", "with_programs"]
 
 
 def map_programs(call: BoundSymbol, fn: Callable[[Trace], Trace]) -> BoundSymbol:
-    """``call`` with ``fn`` applied to the program of each region (itself if none changes)."""
-    if not call.regions:
+    """``call`` with ``fn`` applied to the program of each subprogram (itself if none changes)."""
+    if not call.subprograms:
         return call
-    new = {id(region.program): fn(region.program) for region in call.regions}
+    new = {id(subprogram.program): fn(subprogram.program) for subprogram in call.subprograms}
 
-    def renewed(region: Region) -> Region:
-        program = new[id(region.program)]
-        return region if program is region.program else replace(region, program=program)
+    def renewed(subprogram: Subprogram) -> Subprogram:
+        program = new[id(subprogram.program)]
+        return subprogram if program is subprogram.program else replace(subprogram, program=program)
 
-    args = map_tree(renewed, call.args, Region)
-    kwargs = map_tree(renewed, call.kwargs, Region)
+    args = map_tree(renewed, call.args, Subprogram)
+    kwargs = map_tree(renewed, call.kwargs, Subprogram)
     if args is call.args and kwargs is call.kwargs:
         return call
     return call.replace(args=args, kwargs=kwargs)
 
 
 def returned(call: BoundSymbol) -> Any:
-    """The outputs of ``call`` as its regions return them; None if no region returns them.
+    """The outputs of ``call`` as its subprograms return them; None if no subprogram returns them.
 
-    Values have the regions' own names, and the call's ``requires_grad``, since a region may run
-    without autograd.
+    Values have the subprograms' own names, and the call's ``requires_grad``, since a subprogram may
+    run without autograd.
 
-    :raises TraceError: if two regions return values of different metadata.
+    :raises TraceError: if two subprograms return values of different metadata.
     """
-    saying = [region for region in call.regions if region.returns]
+    saying = [subprogram for subprogram in call.subprograms if subprogram.returns]
     if not saying:
         return None
     first = _first_outputs(call, saying[0])
@@ -56,7 +56,7 @@ def returned(call: BoundSymbol) -> Any:
         for mine, theirs in zip(first, _first_outputs(call, other), strict=True):
             if not _alike(mine, theirs):
                 raise TraceError(
-                    f"regions {saying[0].name!r} and {other.name!r} of {call.symbol} return "
+                    f"subprograms {saying[0].name!r} and {other.name!r} of {call.symbol} return "
                     f"{_text(mine)} and {_text(theirs)}, where they must return the same",
                     source=call.source,
                 )
@@ -65,12 +65,13 @@ def returned(call: BoundSymbol) -> Any:
     return map_tree(lambda said: _with_autograd(next(found), said, exact), call.outputs)
 
 
-def _first_outputs(call: BoundSymbol, region: Region) -> list[Any]:
+def _first_outputs(call: BoundSymbol, subprogram: Subprogram) -> list[Any]:
     count = len(list(leaves(call.outputs)))
-    found = list(leaves(region.program.outputs))
+    found = list(leaves(subprogram.program.outputs))
     if len(found) < count:
         raise TraceError(
-            f"region {region.name!r} of {call.symbol} returns {len(found)} values, not {count}",
+            f"subprogram {subprogram.name!r} of {call.symbol} returns {len(found)} values, "
+            f"not {count}",
             source=call.source,
         )
     return found[:count]
@@ -85,7 +86,7 @@ def _alike(first: Any, second: Any) -> bool:
 
 
 def _with_autograd(value: Any, said: Any, exact: bool) -> Any:
-    """A region's value with the call's ``requires_grad``, and its strides unless ``exact``."""
+    """A subprogram's value with the call's ``requires_grad``, and its strides unless ``exact``."""
     if isinstance(value, TensorProxy) and isinstance(said, TensorProxy):
         value = value.replace(requires_grad=said.requires_grad)
         if not exact and len(said.strides) == len(value.strides):
@@ -101,17 +102,17 @@ def _text(value: Any) -> str:
 def with_programs(
     call: BoundSymbol, fn: Callable[[Trace], Trace], *, for_inputs: bool = False
 ) -> BoundSymbol:
-    """``call`` with ``fn`` applied to its regions' programs, and outputs and effects to fit.
+    """``call`` with ``fn`` applied to its subprograms' programs, and outputs and effects to fit.
 
-    The effects of the old regions are kept as well. ``for_inputs`` means that regions change
+    The effects of the old subprograms stay as well. ``for_inputs`` means that subprograms change
     because the call's arguments did, and that the caller derives the call's outputs again.
 
-    :raises TraceError: if a region whose outputs are not the call's now returns other metadata.
+    :raises TraceError: if a subprogram whose outputs are not the call's now returns other metadata.
     """
     made = map_programs(call, fn)
     if made is call:
         return call
-    for old, new in zip(call.regions, made.regions, strict=True):
+    for old, new in zip(call.subprograms, made.subprograms, strict=True):
         if not new.returns and not (for_inputs and None not in new.operands):
             _check_same_outputs(made, old, new)
     made = made.replace(effects=joined_effects(call.effects, summed_effects(made)))
@@ -129,12 +130,12 @@ def with_programs(
     return made.replace(outputs=map_tree(output, made.outputs))
 
 
-def _check_same_outputs(call: BoundSymbol, old: Region, new: Region) -> None:
+def _check_same_outputs(call: BoundSymbol, old: Subprogram, new: Subprogram) -> None:
     before, after = (list(leaves(r.program.outputs)) for r in (old, new))
     same = len(before) == len(after) and all(map(_alike, before, after))
     if not same:
         raise TraceError(
-            f"region {new.name!r} of {call.symbol} now returns "
+            f"subprogram {new.name!r} of {call.symbol} now returns "
             f"({', '.join(map(_text, after))}), not ({', '.join(map(_text, before))}), "
             "which the operation relies on",
             source=call.source,
@@ -145,14 +146,14 @@ def _check_same_outputs(call: BoundSymbol, old: Region, new: Region) -> None:
 
 
 def summed_effects(call: BoundSymbol) -> Effects:
-    """The effects of any number of runs of the regions of ``call`` on the call's arguments.
+    """The effects of any number of runs of the subprograms of ``call`` on the call's arguments.
 
     A write through a view counts as a write to its base. A write to an input that the operation
     makes is a side effect, since the input may be a part of any argument.
     """
     total = Effects()
-    for region in call.regions:
-        total = joined_effects(total, _effects(region, len(call.flat_outs)))
+    for subprogram in call.subprograms:
+        total = joined_effects(total, _effects(subprogram, len(call.flat_outs)))
     return total
 
 
@@ -167,11 +168,11 @@ def joined_effects(first: Effects, second: Effects) -> Effects:
     )
 
 
-def _effects(region: Region, outputs: int) -> Effects:
-    """The effects of a run of ``region`` on the arguments of its call, with ``outputs`` results."""
-    program = region.program
+def _effects(subprogram: Subprogram, outputs: int) -> Effects:
+    """The effects of a run of ``subprogram`` on its call's arguments, with ``outputs`` results."""
+    program = subprogram.program
     storage = Storage.of(program)
-    operands = {p.name: i for p, i in zip(program.inputs, region.operands, strict=True)}
+    operands = {p.name: i for p, i in zip(program.inputs, subprogram.operands, strict=True)}
     mutated: set[str] = set()
     ordered: dict[str, None] = {}
     for call in program.calls:
@@ -186,14 +187,14 @@ def _effects(region: Region, outputs: int) -> Effects:
         ordered["side_effect"] = None
     return Effects(
         tuple(i for i in written if i is not None),
-        aliases=tuple(_aliases(region, storage, outputs)) if region.returns else (),
+        aliases=tuple(_aliases(subprogram, storage, outputs)) if subprogram.returns else (),
         ordered=tuple(ordered),
     )
 
 
-def _aliases(region: Region, storage: Storage, outputs: int) -> Iterable[Alias]:
-    program = region.program
-    operands = {p.name: i for p, i in zip(program.inputs, region.operands, strict=True)}
+def _aliases(subprogram: Subprogram, storage: Storage, outputs: int) -> Iterable[Alias]:
+    program = subprogram.program
+    operands = {p.name: i for p, i in zip(program.inputs, subprogram.operands, strict=True)}
     returned = [p for p in leaves(program.outputs) if isinstance(p, Proxy)][:outputs]
     first: dict[str, int] = {}
     for i, p in enumerate(returned):
@@ -210,37 +211,40 @@ def _aliases(region: Region, storage: Storage, outputs: int) -> Iterable[Alias]:
 # ------------------------------------------------------------------------------- inlining
 
 
-def inline_region(
-    call: BoundSymbol, region: Region, namer: Namer, tags: TagRegistry
+def inline_subprogram(
+    call: BoundSymbol, subprogram: Subprogram, namer: Namer, tags: TagRegistry
 ) -> tuple[tuple[BoundSymbol, ...], dict[str, Any]]:
-    """The calls of ``region`` to replace ``call``, and the substitutes of the call's outputs.
+    """The calls of ``subprogram`` to replace ``call``, and the substitutes of the call's outputs.
 
-    For an operation that only calls its one region, once. The calls keep their own source, context
-    and tags; they also get the call's tags that propagate into bodies, and the call as parent.
+    For an operation that only calls its one subprogram, once. The calls keep their own source,
+    context and tags; they also get the call's tags that propagate into bodies, and the call as
+    parent.
 
-    :raises TraceError: if an input of the region is no argument of the call.
+    :raises TraceError: if an input of the subprogram is no argument of the call.
     """
-    scope = _Inlining(call, region, namer, tags)
-    calls = tuple(map(scope.call, region.program.calls))
+    scope = _Inlining(call, subprogram, namer, tags)
+    calls = tuple(map(scope.call, subprogram.program.calls))
     return calls, scope.values()
 
 
 class _Inlining:
-    """The values outside of a region for the values inside."""
+    """The values outside of a subprogram for the values inside."""
 
-    def __init__(self, call: BoundSymbol, region: Region, namer: Namer, tags: TagRegistry) -> None:
-        self.outer, self.region, self.namer, self.tags = call, region, namer, tags
+    def __init__(
+        self, call: BoundSymbol, subprogram: Subprogram, namer: Namer, tags: TagRegistry
+    ) -> None:
+        self.outer, self.subprogram, self.namer, self.tags = call, subprogram, namer, tags
         self.inherited = tags.propagated(call.tags, "into_body")
         self.env: dict[str, Any] = {}
-        for p, index in zip(region.program.inputs, region.operands, strict=True):
+        for p, index in zip(subprogram.program.inputs, subprogram.operands, strict=True):
             if index is None:
                 raise TraceError(
-                    f"region {region.name!r} of {call.symbol} cannot take its place: "
+                    f"subprogram {subprogram.name!r} of {call.symbol} cannot take its place: "
                     f"its input {p.name!r} is no argument",
                     source=call.source,
                 )
             self.env[p.name] = call.flat_args[index]
-        results = zip(_first_outputs(call, region), leaves(call.outputs), strict=True)
+        results = zip(_first_outputs(call, subprogram), leaves(call.outputs), strict=True)
         self.results = [(a, b) for a, b in results if isinstance(b, Proxy)]
         self.outputs: dict[str, Proxy] = {}
         for inside, out in self.results:
@@ -267,7 +271,7 @@ class _Inlining:
         return self.env[inside.name]
 
     def define(self, inside: Proxy) -> Proxy:
-        """The value outside for an output of a call in the region."""
+        """The value outside for an output of a call in the subprogram."""
         if inside.name not in self.env:
             out = self.outputs.get(inside.name)
             if out is None:

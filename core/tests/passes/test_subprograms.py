@@ -13,15 +13,15 @@ from tj_core.contract.dialects import Dialect
 from tj_core.contract.executors import Claim, Decline, Executor
 from tj_core.contract.expansion import bind_outputs
 from tj_core.contract.rules import RuleTable
-from tj_core.edit.regions import inline_region, map_programs, summed_effects, with_programs
 from tj_core.edit.rewrite import Replacement
+from tj_core.edit.subprograms import inline_subprogram, map_programs, summed_effects, with_programs
 from tj_core.errors import TjError, TraceError, VerificationError
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.names import Namer
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context
 from tj_core.ir.tags import Tag, TagRegistry, TagSet
-from tj_core.ir.trace import BoundSymbol, Region, Trace
+from tj_core.ir.trace import BoundSymbol, Subprogram, Trace
 from tj_core.passes.claim import claim
 from tj_core.passes.dce import dce
 from tj_core.source import Source
@@ -62,7 +62,7 @@ def once(region, *args, outputs=Z, **more):
 
 def body(*steps, inputs=(X,), outputs=None, operands=None, returns=True):
     made = program("body", inputs, *steps, outputs=outputs)
-    return Region(made, tuple(range(len(inputs))) if operands is None else operands, returns)
+    return Subprogram(made, tuple(range(len(inputs))) if operands is None else operands, returns)
 
 
 def whole(*calls, inputs=(X, Y), outputs=(Z,)):
@@ -108,14 +108,14 @@ def test_regions_run_as_functions_and_see_nothing_outside():
 def test_a_region_called_like_a_value_of_the_generated_program():
     """Names of functions stay apart from the names of values, and of builtins."""
     region = body(("neg", "x"))
-    region = Region(region.program.replace(name="len"), (0,), True)
+    region = Subprogram(region.program.replace(name="len"), (0,), True)
     assert run(whole(once(region, X))) == ([-1.0, -2.0],)
 
 
 def test_an_error_inside_names_the_call_inside_and_the_one_outside():
     region = body(("reciprocal", "x"))
     source = Source("model.py", 7, "y = 1 / x")
-    region = Region(
+    region = Subprogram(
         region.program.replace(
             calls=tuple(c.replace(source=source) for c in region.program.calls)
         ),
@@ -170,14 +170,14 @@ def test_outputs_that_share_storage_with_one_another():
 
 def test_an_operation_of_unknown_effects_may_return_its_arguments():
     inner = call("neg", X, outputs=Y, effects=Effects(ordered=("side_effect",)))
-    region = Region(Trace((X,), (inner,), (Y,), "body", language=EMPTY_LANGUAGE), (0,), True)
+    region = Subprogram(Trace((X,), (inner,), (Y,), "body", language=EMPTY_LANGUAGE), (0,), True)
     found = summed_effects(once(region, X))
     assert found == Effects(aliases=(Alias(0, "arg", 0),), ordered=("side_effect",))
 
 
 def test_effects_of_branches_add_up():
     yes = body(("fill_", "x", 1.0), ("neg", "x"), inputs=(X, Y))
-    no = Region(program("no", (X, Y), ("noise", "y")), (0, 1), True)
+    no = Subprogram(program("no", (X, Y), ("noise", "y")), (0, 1), True)
     made = call("either", True, yes, no, X, Y, outputs=(Z,))
     assert summed_effects(made) == Effects(mutates=(0,), ordered=("random:num",))
 
@@ -185,7 +185,7 @@ def test_effects_of_branches_add_up():
 def test_regions_of_regions_count():
     inner = once(body(("fill_", "x", 1.0), ("neg", "x")), X)
     inner = inner.replace(effects=summed_effects(inner))
-    outer = Region(Trace((X,), (inner,), (Z,), "outer", language=LANGUAGE), (1,), True)
+    outer = Subprogram(Trace((X,), (inner,), (Z,), "outer", language=LANGUAGE), (1,), True)
     assert summed_effects(call("once", outer, Y, X, outputs=(Z,))).mutates == (1,)
 
 
@@ -205,7 +205,7 @@ def test_dead_calls_go_by_their_regions(region, kept):
 def test_dead_calls_inside_of_regions_go():
     region = body(("neg", "x"), ("reciprocal", "x"), ("noise", "x"), outputs=["t0"])
     trace = dce(whole(once(region, X)))
-    (left,) = trace.calls[0].regions
+    (left,) = trace.calls[0].subprograms
     assert [c.symbol.name for c in left.program.calls] == ["neg", "noise"]
     assert dce(trace) is trace
 
@@ -221,20 +221,20 @@ def branches():
 def test_passes_edit_each_region_of_a_call():
     trace = whole(branches(), inputs=(vector("flag", 1), X))
     cleaned = dce(trace)
-    assert [[c.symbol.name for c in r.program.calls] for r in cleaned.calls[0].regions] == [
+    assert [[c.symbol.name for c in r.program.calls] for r in cleaned.calls[0].subprograms] == [
         ["neg"], ["neg"]
     ]  # fmt: skip
     claimed = claim(trace, [executor("mine", "num.neg"), fallback(True)], TAGS).trace
-    owners = [{c.executor for c in r.program.calls} for r in claimed.calls[0].regions]
+    owners = [{c.executor for c in r.program.calls} for r in claimed.calls[0].subprograms]
     assert owners == [{"python", "mine"}] * 2
 
 
 def test_regions_that_are_given_by_keyword_are_edited():
     named = once(body(("neg", "x")), X)
-    (region,) = named.regions
+    (region,) = named.subprograms
     named = named.replace(args=(X,), kwargs={"body": region})
     renamed = map_programs(named, lambda program: program.replace(name="other"))
-    assert [r.program.name for r in renamed.regions] == ["other"]
+    assert [r.program.name for r in renamed.subprograms] == ["other"]
 
 
 # ------------------------------------------------------------------------------- rewriting
@@ -248,17 +248,19 @@ def test_rules_apply_inside_and_the_rest_stays():
     assert run(edited) == ([1.0, 2.0],)
     assert edited.calls[1] is trace.calls[1]
     # One program that two calls share is edited once, and stays one.
-    programs = [c.regions[0].program for c in (edited.calls[0], edited.calls[2])]
+    programs = [c.subprograms[0].program for c in (edited.calls[0], edited.calls[2])]
     assert programs[0] is programs[1]
     assert [c.call for c in edited.history[-1].changes] == ["z.body.t0", "w.body.t0"]
     assert edited.calls[0].symbol == first.symbol  # it is the same operation still
-    assert edited.calls[0].regions[0].program.calls[1] is region.program.calls[1]
+    assert edited.calls[0].subprograms[0].program.calls[1] is region.program.calls[1]
     verify(edited, level=2, tags=TAGS, expand=expansions)
 
 
 def test_rules_stay_out_where_they_are_told_to():
     trace = whole(once(body(("reciprocal", "x")), X))
-    assert context().rewrite(trace, rules(negated, "num.reciprocal"), into_regions=False) is trace
+    assert (
+        context().rewrite(trace, rules(negated, "num.reciprocal"), into_subprograms=False) is trace
+    )
 
 
 def test_what_a_region_now_returns_and_does_the_call_does():
@@ -293,7 +295,7 @@ def test_metadata_that_changes_outside_changes_the_region():
         once(region, Y.replace(name="w")),
     )
     edited = context().rewrite(trace, rules(longer, "num.reciprocal"))
-    (renewed,) = edited.calls[1].regions
+    (renewed,) = edited.calls[1].subprograms
     assert renewed.program.inputs[0].shape == renewed.program.calls[0].outputs.shape == (1,)
     assert edited.calls[1].flat_outs[0].shape == (1,)
     assert run(edited) == ([-1.0],)
@@ -316,16 +318,16 @@ def test_a_replaced_call_whose_inputs_changed_still_tells_who_uses_it():
 
 
 def test_branches_must_stay_alike():
-    yes, no = body(("reciprocal", "x")), Region(program("no", (X,), ("neg", "x")), (0,), True)
+    yes, no = body(("reciprocal", "x")), Subprogram(program("no", (X,), ("neg", "x")), (0,), True)
     trace = whole(call("either", True, yes, no, X, outputs=(Z,)))
-    with pytest.raises(TraceError, match=r"regions 'body' and 'no' of num.either return"):
+    with pytest.raises(TraceError, match=r"subprograms 'body' and 'no' of num.either return"):
         context().rewrite(trace, rules(longer, "num.reciprocal"))
 
 
 def test_a_region_that_the_operation_counts_on_must_return_the_same():
     region = body(("reciprocal", "x"), returns=False)
     trace = whole(call("twice", region, X, outputs=(Z,)))
-    with pytest.raises(TraceError, match=r"region 'body' of num.twice now returns"):
+    with pytest.raises(TraceError, match=r"subprogram 'body' of num.twice now returns"):
         context().rewrite(trace, rules(longer, "num.reciprocal"))
 
 
@@ -341,8 +343,8 @@ def test_a_program_may_be_put_in_a_regions_place():
 
 
 def inlined(made, **more):
-    region = made.regions[0]
-    calls, values = inline_region(made, region, Namer({"x", "y", "z", "t0"}), TAGS)
+    region = made.subprograms[0]
+    calls, values = inline_subprogram(made, region, Namer({"x", "y", "z", "t0"}), TAGS)
     return calls, values
 
 
@@ -354,7 +356,7 @@ def test_a_region_takes_its_calls_place():
         calls=(steps.calls[0].replace(source=source, tags=TagSet(["COLD"])), steps.calls[1])
     )
     made = once(
-        Region(steps, (1, 0), True), Y, X, source=outer, tags=TagSet(["HOT", "COLD"]),
+        Subprogram(steps, (1, 0), True), Y, X, source=outer, tags=TagSet(["HOT", "COLD"]),
         outputs=Z.replace(tags=TagSet(["SAVE"])),
     )  # fmt: skip
     calls, values = inlined(made)
@@ -379,7 +381,7 @@ def test_outputs_that_are_other_values():
 def test_writes_are_inlined_as_they_stand():
     region = body(("fill_", "x", 7.0), ("neg", "x"))
     trace = whole(once(region, X).replace(effects=Effects(mutates=(0,))))
-    edited = context().rewrite(trace, rules(lambda c, edit: edit.inline_region(), "num.once"))
+    edited = context().rewrite(trace, rules(lambda c, edit: edit.inline_subprogram(), "num.once"))
     assert [c.symbol.name for c in edited.calls] == ["fill_", "neg"]
     verify(edited, level=2, tags=TAGS, expand=expansions)
     assert run(edited) == ([-7.0, -7.0],)
@@ -403,8 +405,8 @@ def executor(name, *symbols, **more):
 def fallback(shares):
     claims = RuleTable("claim")
     claims.set("num.*", Claim(None))
-    claims.set("num.once", Claim(None, shares_regions=shares))
-    claims.set("num.either", Claim(None, shares_regions=shares))
+    claims.set("num.once", Claim(None, shares_subprograms=shares))
+    claims.set("num.either", Claim(None, shares_subprograms=shares))
     return Executor("python", claims, fallback=True)
 
 
@@ -413,7 +415,7 @@ def test_executors_run_calls_inside_where_the_operation_lets_them(shares):
     trace = whole(once(body(("neg", "x"), ("reciprocal", "t0")), X))
     mine = executor("mine", "num.neg")
     claimed = claim(trace, [mine, fallback(shares)], TAGS)
-    (region,) = claimed.trace.calls[0].regions
+    (region,) = claimed.trace.calls[0].subprograms
     assert [c.executor for c in region.program.calls] == ["mine" if shares else "python", "python"]
     verify(claimed.trace, level=2, tags=TAGS, expand=expansions, reached=[Stage.CLAIMED])
     assert run(claimed.trace, claimed.implementations) == ([-1.0, -0.5],)
@@ -432,11 +434,11 @@ def test_no_executor_gets_calls_that_need_gradients():
         inputs=(grad, Y), outputs=(Z.replace(requires_grad=True),),
     )  # fmt: skip
     claimed = claim(trace, [executor("mine", "num.neg"), fallback(True)], TAGS)
-    assert [c.executor for c in claimed.trace.calls[0].regions[0].program.calls] == ["python"]
+    assert [c.executor for c in claimed.trace.calls[0].subprograms[0].program.calls] == ["python"]
 
 
 def _negates(c):
-    first = c.regions[0].program.calls[0].symbol.name
+    first = c.subprograms[0].program.calls[0].symbol.name
     return first == "neg" or Decline(f"it begins with {first}")
 
 
@@ -461,7 +463,7 @@ def test_unclaimed_calls_inside_are_found():
     made = once(body(("neg", "x")), X).replace(executor="python")
     trace = Trace((X,), (made,), (Z,), stage=Stage.CLAIMED, language=LANGUAGE)
     with pytest.raises(
-        VerificationError, match=r"region 'body' in which num\.neg belongs to no exec"
+        VerificationError, match=r"subprogram 'body' in which num\.neg belongs to no exec"
     ):
         verify(trace, tags=TAGS, reached=[Stage.CLAIMED])
 
@@ -469,8 +471,10 @@ def test_unclaimed_calls_inside_are_found():
 def test_wrong_metadata_inside_is_found():
     region = body(("neg", "x"))
     wrong = region.program.calls[0].replace(outputs=vector("t0", 3))
-    region = Region(region.program.replace(calls=(wrong,), outputs=(wrong.outputs,)), (0,))
-    with pytest.raises(TjError, match=r"has a region 'body' in which num.neg computes .cpu f64"):
+    region = Subprogram(region.program.replace(calls=(wrong,), outputs=(wrong.outputs,)), (0,))
+    with pytest.raises(
+        TjError, match=r"has a subprogram 'body' in which num.neg computes .cpu f64"
+    ):
         whole(once(region, X))
 
 
@@ -489,7 +493,7 @@ def nested(draw, depth=2):
         out = vector(f"t{n}", 2)
         if kind == "once":
             inner = draw(nested(depth - 1)).replace(name=f"f{n}")
-            made = call("once", Region(inner, (0, 1), True), *args, outputs=(out,))
+            made = call("once", Subprogram(inner, (0, 1), True), *args, outputs=(out,))
             made = made.replace(effects=summed_effects(made))
         else:
             bare = call(kind, *args, *([2.0] if kind == "fill_" else []))
@@ -513,8 +517,8 @@ def test_dce_inlining_and_text_keep_what_programs_do(trace):
     assert outcome(dce(trace)) == expected
     assert Trace.parse(str(trace), language=LANGUAGE) == trace
     flat = trace
-    while any(c.regions for c in flat.calls):
-        flat = context().rewrite(flat, rules(lambda c, edit: edit.inline_region(), "num.once"))
+    while any(c.subprograms for c in flat.calls):
+        flat = context().rewrite(flat, rules(lambda c, edit: edit.inline_subprogram(), "num.once"))
     verify(flat, level=2, tags=TAGS, expand=expansions)
     assert outcome(flat) == expected
 
@@ -523,7 +527,7 @@ def test_dce_inlining_and_text_keep_what_programs_do(trace):
 @given(nested())
 def test_summed_effects_say_all_that_is_written(trace):
     """A program as a region: its actual writes are among the declared writes of its call."""
-    made = call("once", Region(trace.replace(name="body"), (0, 1), True), X, Y, outputs=(Z,))
+    made = call("once", Subprogram(trace.replace(name="body"), (0, 1), True), X, Y, outputs=(Z,))
     effects = summed_effects(made)
     _, after = outcome(trace)
     written = {
@@ -539,7 +543,7 @@ def test_summed_effects_say_all_that_is_written(trace):
 def test_constants_inside_travel_with_the_whole_program():
     value = object()
     inner = BoundSymbol(call("neg", X).symbol, (X, Constant("_object", value, named=False)), (), Z)
-    region = Region(Trace((X,), (inner,), (Z,), "body", language=LANGUAGE), (0,), True)
+    region = Subprogram(Trace((X,), (inner,), (Z,), "body", language=LANGUAGE), (0,), True)
     trace = Trace((X,), (once(region, X),), (Z,), language=LANGUAGE)
     assert trace.constants() == {"_object": value}
     assert Trace.parse(str(trace), language=LANGUAGE, constants=trace.constants()) == trace
@@ -557,7 +561,7 @@ def test_the_context_of_a_region_is_that_of_its_call():
         calls=tuple(c.replace(context=off) for c in inside.calls), language=language
     )
     trace = Trace(
-        (X,), (once(Region(inside, (0,), True), X, context=off),), (Z,),
+        (X,), (once(Subprogram(inside, (0,), True), X, context=off),), (Z,),
         context=Context.of(grad=True), language=language,
     )  # fmt: skip
     text = str(trace)

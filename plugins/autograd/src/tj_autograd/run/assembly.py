@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.segments import Cut, cut
 from tj_autograd.run.boundary import default_layout, differentiable
-from tj_autograd.run.depended import depended
+from tj_autograd.run.dependences import depended
 from tj_autograd.run.freed import frees
 from tj_autograd.run.reads import READS
 from tj_autograd.run.variants import Variants
@@ -22,7 +22,7 @@ from tj_autograd.split.decompositions import with_decompositions
 from tj_autograd.split.halves import Halves, Part, split
 
 if TYPE_CHECKING:
-    from tj_core.extend import PassContext, Program, Trace
+    from tj_core.extend import Outcome, PassContext, Program, Trace
 
     from tj_autograd.joint.build import Layout
     from tj_autograd.options import Options
@@ -66,9 +66,10 @@ class Splitting:
         """Costs of recomputing calls."""
         return Costs.of(self.context)
 
-    def split(self, joint: Trace, made: Trace) -> Trace:
-        """Split ``joint`` and return its forward; ``made`` is the joint trace before it was
-        lowered.
+    def split(self, joint: Trace, made: Trace) -> Outcome:
+        """The forward of ``joint``, assembled with its backwards.
+
+        ``made`` is the joint trace before it was lowered.
         """
         segments, options = self.segments, self.options
         whole = self.decomposed(joint)
@@ -84,20 +85,19 @@ class Splitting:
             tuple(frees(made, segments, i) for i in count),
             () if segments.whole else tuple(call.label for call in made.calls),
         )
-        self.assemble(halves, facts)
-        return halves.forward
+        return self.assembled(halves, facts)
 
     def decomposed(self, joint: Trace) -> Trace:
         """``joint`` with the decompositions that executors ask for."""
         return with_decompositions(joint, self.costs, self.context, merge=self.segments.whole)
 
-    def restore(self, kept: dict[str, Any]) -> None:
+    def restore(self, kept: dict[str, Any]) -> Outcome:
         """Assemble the halves that another process has kept on disk."""
         forward, outputs, roots, rest, saved, parts = kept["halves"]
         made = tuple(Part(*part) for part in parts)
         halves = Halves(forward, outputs, roots, rest, saved, made)
         depended = tuple(frozenset(names) for names in kept["depended"])
-        self.assemble(halves, _Facts(depended, kept["frees"], kept["order"]))
+        return self.assembled(halves, _Facts(depended, kept["frees"], kept["order"]))
 
     def kept(self, halves: Halves, facts: _Facts) -> dict[str, Any]:
         """The payload for `restore`."""
@@ -111,8 +111,8 @@ class Splitting:
             "order": facts.order,
         }
 
-    def assemble(self, halves: Halves, facts: _Facts) -> None:
-        """Register with the pass context how the halves run together."""
+    def assembled(self, halves: Halves, facts: _Facts) -> Outcome:
+        """The forward of ``halves``, with the function in which the halves run together."""
         order = {label: i for i, label in enumerate(facts.order)}
 
         def assemble(
@@ -128,7 +128,9 @@ class Splitting:
             if i not in self.segments.views
         }
         flexible, kept = halves.flexible, self.kept(halves, facts)
-        self.context.assemble(named, assemble, boxed=True, flexible=flexible, kept=kept)
+        return self.context.assemble(
+            halves.forward, named, assemble, boxed=True, flexible=flexible, kept=kept
+        )
 
     def variants(
         self,

@@ -19,10 +19,10 @@ from tj_core.ir.proxy import (
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.tags import TagSet
-from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Subprogram, Trace
 from tj_core.source import Source
 from tj_core.testing.numeric import call, vector
-from tj_core.text.encoded import NotPlainError, decoded, encoded
+from tj_core.text.encoding import NotPlainError, decoded, encoded
 from tj_core.text.language import EMPTY_LANGUAGE
 
 X, Y, Z = vector("x", 2), vector("y", 2), vector("z", 2)
@@ -83,7 +83,7 @@ def whole():
     effects = Effects((0,), ((0, X),), (Alias(0, "arg", 0, True),), ("random:cpu",), (("m", 0, 1),))
     first = BoundSymbol(
         Symbol("num", "map", "functional"),
-        (Region(inner, (0, None), True), [X, 3.0], {"k": (X, None)}),
+        (Subprogram(inner, (0, None), True), [X, 3.0], {"k": (X, None)}),
         (("scale", 2), ("from", Constant("math.pi", math.pi))),
         (Y, [Z]),
         effects,

@@ -98,7 +98,9 @@ def _reads(call: BoundSymbol, wanted: set[str], table: RuleTable[Reads]) -> Iter
     """Arguments that the ``wanted`` results of ``call`` depend on."""
     found = {p.name for p in values_read(call, table)}
     arguments = list({p.name: None for p in call.flat_args})
-    inner = None if call.body is None or call.regions else _inside(call, call.body, wanted, table)
+    inner = (
+        None if call.body is None or call.subprograms else _inside(call, call.body, wanted, table)
+    )
     if inner is None:
         yield from (name for name in arguments if name in found)
     else:

@@ -14,7 +14,7 @@ from tj_torch.extend import AUTOCAST
 
 from tj_autocast.notes import CAST_CACHE, LEAF
 
-__all__ = ["Kept", "Key"]
+__all__ = ["CastCache", "Key"]
 
 Key = tuple[Any, str]
 """Key of a cached cast: the cache (the value of tag `CAST_CACHE`) and the leaf's name."""
@@ -25,14 +25,14 @@ LOW = ("torch.bfloat16", "torch.float16")
 
 
 @dataclass
-class Kept:
+class CastCache:
     """Casts cached so far; ``leaf`` maps a value, also after writes, to the input that it is."""
 
     casts: dict[Key, TensorProxy] = field(default_factory=dict)
     leaf: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def at_start(cls, trace: Trace) -> Kept:
+    def at_start(cls, trace: Trace) -> CastCache:
         """Make an empty cache whose leaves are inputs of ``trace``."""
         leaves = (p for p in trace.inputs if p.tags.get(LEAF.name, False) is not False)
         return cls(leaf={p.name: p.name for p in leaves})

@@ -1,0 +1,128 @@
+"""The claims of a program, its regions, and the functions that its calls run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tj_core.compile.codegen import Program, generate
+from tj_core.compile.compilation import Counts
+from tj_core.compile.kept_programs import implementations
+from tj_core.compile.kernels import RegionKernel
+from tj_core.compile.layouts import choices, readers
+from tj_core.ir.stage import Stage
+from tj_core.passes.claim import ClaimRecord, claim
+from tj_core.passes.fuse.fuse import FusedTrace, fuse, with_regions
+from tj_core.passes.fuse.layouts import Choice, Layouts
+
+if TYPE_CHECKING:
+    from tj_core.compile.checked_runs import Checks
+    from tj_core.compile.fusing import FusedRegions
+    from tj_core.compile.outcome import Assembly
+    from tj_core.compile.steps import Steps
+    from tj_core.contract.executors import Executor
+    from tj_core.contract.fusion import FusionRegion
+    from tj_core.contract.rules import RuleTable
+    from tj_core.ir.symbol import Symbol
+    from tj_core.ir.trace import Trace
+
+__all__ = ["ClaimedProgram"]
+
+
+@dataclass
+class ClaimedProgram:
+    """The claims of the calls of the latest trace of ``steps``, and what follows from them.
+
+    ``compiler`` compiles the regions. With ``all_calls``, regions drop no call whose value nobody
+    reads. ``chosen`` are the chosen strides of inputs. ``hosted`` are symbols of calls that may
+    stand in another executor's region; ``fused`` is the trace with regions.
+    """
+
+    steps: Steps
+    executors: Sequence[Executor]
+    tables: Mapping[str, RuleTable[Any]]
+    compiler: FusedRegions
+    all_calls: bool
+    chosen: Mapping[str, Choice]
+    claims: tuple[ClaimRecord, ...] = ()
+    implementations: dict[Any, Any] = field(default_factory=dict)
+    hosted: frozenset[Symbol] = frozenset()
+    fused: FusedTrace | None = None
+    counts: Counts = field(default_factory=Counts)
+
+    def claim(self, assembly: Assembly | None) -> None:
+        """Claim all calls, and fuse them if an executor fuses; see `Assembly` for strides."""
+
+        def apply(trace: Trace) -> Trace:
+            claimed = claim(trace, self.executors, self.steps.tags)
+            self.claims, self.implementations = claimed.records, claimed.implementations
+            self.steps.reached.add(Stage.CLAIMED)
+            self.hosted = claimed.hosted
+            return claimed.trace
+
+        self.steps.own_step("claim", apply)
+        if any(executor.fusion is not None for executor in self.executors):
+            self.fuse(assembly)
+
+    def fuse(self, assembly: Assembly | None) -> None:
+        """Replace groups of calls by regions, and compile these."""
+
+        def apply(trace: Trace) -> Trace:
+            read = readers(assembly, trace.language.runtime) if assembly else {}
+            layouts = Layouts(read, dict(self.chosen))
+            facts = self.implementations, self.hosted, layouts, self.tables
+            made = fuse(trace, self.executors, self.steps.tags, *facts, all_calls=self.all_calls)
+            self.fused, self.claims = made, with_regions(self.claims, made)
+            return made.trace
+
+        self.steps.own_step("fuse", apply)
+        assert self.fused is not None
+        self.compile_regions(self.fused.regions)
+
+    def take(self, fused: FusedTrace) -> None:
+        """Take a claimed program that was found on disk, and compile or find its regions."""
+        self.implementations |= implementations(fused, self.executors)
+        self.fused = fused
+        self.steps.traces.append(fused.trace)
+        self.steps.check(fused.trace)
+        self.compile_regions(fused.regions)
+        self.counts = replace(self.counts, finished=1)
+
+    def compile_regions(self, found: Sequence[tuple[Symbol, FusionRegion]]) -> None:
+        """Compile the regions that the program calls, or find them compiled."""
+        start = time.perf_counter()
+        with self.steps.own("compile regions"), self.steps.blaming():
+            kernels, self.counts = self.compiler.compile(found, self.executors)
+        self.implementations |= kernels
+        self.steps.spend("compile regions", start)
+
+    def generate(self, boxed: bool, checks: Checks) -> Program:
+        """The program of the latest trace."""
+        start = time.perf_counter()
+        with self.steps.own("codegen"), self.steps.blaming():
+            program = generate(self.steps.latest, self.implementations, boxed=boxed, checks=checks)
+        self.steps.spend("codegen", start)
+        return program
+
+    @property
+    def kernels(self) -> tuple[RegionKernel, ...]:
+        """The kernels of the program's regions."""
+        return tuple(k for k in self.implementations.values() if isinstance(k, RegionKernel))
+
+    def choices(self, trace: Trace, flexible: Collection[str]) -> dict[str, Choice]:
+        """The inputs of ``trace`` that this program returns with chosen strides.
+
+        They are among ``flexible``.
+        """
+        if self.fused is None:
+            return {}
+        made = choices(self.fused.trace, self.implementations)
+        mine = {p.name for p in trace.inputs} & {*flexible}
+        return {name: choice for name, choice in made.items() if name in mine}
+
+    @property
+    def taken(self) -> Mapping[str, Choice]:
+        """The inputs that the program takes with the strides in which they come."""
+        return self.fused.taken if self.fused is not None else {}
