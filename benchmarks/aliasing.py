@@ -15,7 +15,8 @@ from typing import Any
 import tj_core as tj
 import torch
 from timing import interleaved, table
-from tj_torch.functionalize.input_aliasing import Group, dispatch_on_aliasing, given_bases
+from tj_torch.functionalize.bases import given_bases
+from tj_torch.guards.overlap import Group, dispatch_on_aliasing
 
 Arguments = tuple[torch.Tensor, ...]
 

@@ -26,8 +26,9 @@ ROOMS = {
         "testing", "__main__",
     ),
     "tj_torch": (
-        "installation", "torch_private", "runtime", "ops", "eager", "functionalize", "glue",
-        "capture", "dispatch", "backend", "extend", "internal", "demo", "doctor", "plugin",
+        "installation", "torch_private", "runtime", "ops", "guards", "eager", "functionalize",
+        "glue", "capture", "dispatch", "backend", "extend", "internal", "demo", "doctor",
+        "plugin",
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
     "tj_autocast": (

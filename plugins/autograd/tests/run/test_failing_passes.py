@@ -55,7 +55,7 @@ PASSES = {
     "cse": ["tj_core.compile.pipeline.cse"],
     "claim": ["tj_core.compile.claims.claim"],
     "codegen": ["tj_core.compile.claims.generate"],
-    "guards": ["tj_torch.dispatch.dispatcher.extra_guards", "tj_torch.dispatch.fx.extra_guards"],
+    "guards": ["tj_torch.dispatch.dynamo.guard_members", "tj_torch.dispatch.fx.guard_members"],
 }
 
 

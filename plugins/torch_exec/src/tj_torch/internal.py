@@ -10,8 +10,8 @@ from __future__ import annotations
 from tj_torch.capture.autocast_notes import NOTES as AUTOCAST_NOTES
 from tj_torch.capture.autocast_notes import AutocastNotes
 from tj_torch.capture.dynamo.adapter import compiling
+from tj_torch.capture.dynamo.releases import captures_functions_in_steps, captures_hooks_of_values
 from tj_torch.capture.dynamo.skip_rules import pass_over_package, uncaptured
-from tj_torch.capture.dynamo.versions import captures_functions_in_steps, captures_hooks_of_values
 from tj_torch.functionalize.bases import members
 from tj_torch.functionalize.between import COPIED_BACK, RETURNED_VIEW
 from tj_torch.functionalize.emitter import WITH_STRIDES
@@ -46,12 +46,12 @@ from tj_torch.ops.schema_facts import changes_unseen
 from tj_torch.ops.sizes.program import is_dense, is_sized, known_sizes, row_major
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, plain
 from tj_torch.runtime import thread_state
+from tj_torch.runtime.counters import versioned
 from tj_torch.runtime.forms import Form, form_of
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.generators import random_state, set_random_state
 from tj_torch.runtime.modes import function_mode_is_on, without_function_modes, without_modes
 from tj_torch.runtime.subclasses import Layout, dense_tensors, unflatten
-from tj_torch.runtime.versions import versioned
 from tj_torch.torch_private.ops import (
     deny_data_pointer,
     functionalization_below_subclasses,

@@ -15,7 +15,7 @@ from tj_core.extend import (
     Stage,
     Transform,
 )
-from tj_torch.capture.dynamo.versions import captures_functions_in_steps
+from tj_torch.capture.dynamo.releases import captures_functions_in_steps
 from torch.utils.checkpoint import (
     checkpoint,
 )

@@ -8,7 +8,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.oracle.compare import assert_equal
-from tj_torch.capture.dynamo.versions import captures_functions_in_steps
+from tj_torch.capture.dynamo.releases import captures_functions_in_steps
 from torch.autograd import Function
 
 pytestmark = pytest.mark.skipif(

@@ -12,7 +12,7 @@ import tj_core as tj
 import torch
 from tj_conformance.oracle.compare import assert_equal
 from tj_core.extend import Claim, Executor, Replacement, RuleTable, Stage, Transform, hookimpl
-from tj_torch.capture.dynamo.versions import captures_functions_in_steps
+from tj_torch.capture.dynamo.releases import captures_functions_in_steps
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 

@@ -35,11 +35,11 @@ POINTS = [
     "torch._dynamo.guards.CheckFunctionManager.__init__",
     "torch._subclasses.fake_tensor.FakeTensorMode.__torch_dispatch__",
     "tj_torch.capture.dynamo.adapter.capture",
-    "tj_torch.capture.dynamo.adapter._guard_manager",
+    "tj_torch.capture.dynamo.adapter._built_guards",
     "tj_torch.capture.dynamo.adapter.Capture.build",
     "tj_torch.dispatch.dispatcher.Dispatcher._compile",
-    "tj_torch.dispatch.dispatcher.extra_guards",
-    "tj_torch.dispatch.dispatcher.module_types",
+    "tj_torch.dispatch.dynamo.guard_members",
+    "tj_torch.dispatch.dynamo.module_types",
     "tj_torch.dispatch.compiler.GraphCompiler.compile",
     "tj_torch.dispatch.compiler.GraphCompiler.backend",
     "tj_torch.dispatch.compiler.GraphCompiler.finish",
@@ -51,10 +51,10 @@ POINTS = [
     "tj_torch.capture.acquire.Importer.place",
     "tj_torch.capture.acquire.Importer.acquired",
     "tj_torch.ops.contexts.ContextTracker.handles",
-    "tj_torch.dispatch.fx.FxDispatcher._compile",
-    "tj_torch.dispatch.fx.FxDispatcher._imported",
-    "tj_torch.dispatch.fx.FxDispatcher._guarded",
-    "tj_torch.capture.fx.inputs.Inputs.enter",
+    "tj_torch.dispatch.fx.FxPrograms.compile",
+    "tj_torch.dispatch.fx.FxPrograms._imported",
+    "tj_torch.dispatch.fx.FxPrograms._guarded",
+    "tj_torch.guards.inputs.Inputs.enter",
     "tj_torch.capture.fx.importer.GraphImporter.node",
     "tj_torch.capture.fx.importer.GraphImporter.trace_leaf",
     "tj_torch.capture.fakes.FakeRuns.actual",
@@ -484,7 +484,7 @@ def test_an_interrupted_renewal_is_done_again(edit: str) -> None:
         module.recompile()
     else:
         module.forward = lambda x: torch.cos(x)
-    for point in ("fx.FxDispatcher._shell", "entries.Entries.clear", "fx.is_recompiled"):
+    for point in ("fx.FxPrograms._shell", "entries.Entries.clear", "fx.is_recompiled"):
         if edit == "graph" or point != "fx.is_recompiled":  # not asked for a forward of its own
             interrupted(jitted, x, f"tj_torch.dispatch.{point}")
     with warnings.catch_warnings():

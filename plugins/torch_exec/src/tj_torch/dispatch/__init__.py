@@ -1,1 +1,1 @@
-"""Calls of jitted programs: entries, guards, fallback."""
+"""Calls of jitted programs: entries, misses, fallback."""

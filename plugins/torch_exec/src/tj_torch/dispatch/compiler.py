@@ -24,22 +24,21 @@ from tj_core.extend import (
 )
 
 from tj_torch.capture.acquire import Acquired, acquire
-from tj_torch.capture.ambient import below_mode
 from tj_torch.capture.autocast_notes import check_of
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
-from tj_torch.capture.dynamo.guards import extra_guards
 from tj_torch.capture.dynamo.hook import hooked
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
 from tj_torch.capture.dynamo.reference_cycles import empty
-from tj_torch.capture.dynamo.tensors import own_bases
 from tj_torch.capture.dynamo.trace_limits import UnheldError, check_nested
 from tj_torch.capture.inputs import STATIC
 from tj_torch.capture.probing import settle
 from tj_torch.capture.sources import node_source
 from tj_torch.capture.tensor_places import Held, held_by
 from tj_torch.dispatch.entries import fall_back, fall_back_from
-from tj_torch.dispatch.leaves import while_leaves
+from tj_torch.guards.ambient import below_mode
+from tj_torch.guards.branches import branch_on_state, branch_on_values
+from tj_torch.guards.subclasses import methods_check
 from tj_torch.ops.handler_state import changed_state
 from tj_torch.torch_private.tables import PRIVATE_NAMES
 
@@ -97,7 +96,7 @@ class GraphCompiler:
                 )
             compilation = _holding(self.finish(acquired), acquired.held)
             check_handlers()
-        return while_leaves(
+        return branch_on_values(
             compilation,
             check_of(self.dialects.tables, acquired.trace, len(acquired.held)),
             lambda values: self.again(graph, values, sources, parameters),
@@ -183,7 +182,8 @@ class GraphCompiler:
                 raise
             self.jitted.stats.misses += 1
             dynamo.forget_examples()
-        return _while_unchanged(compilation.function, graph, examples)
+        # Dynamo has no guards on the methods of a tensor subclass that implement its operations.
+        return branch_on_state(compilation.function, methods_check(examples), graph.forward)
 
     def settle(self) -> None:
         """Turn off, in this process, features whose private names this PyTorch lacks."""
@@ -208,20 +208,6 @@ class GraphCompiler:
             return compiler.backend(graph, examples)
 
         return hooked(fn, tj, self.jitted.options.dynamic, on_skip)
-
-
-def _while_unchanged(
-    function: Callable[..., Any], graph: torch.fx.GraphModule, examples: Sequence[Any]
-) -> Callable[..., Any]:
-    """``function`` as long as the classes of its arguments have the same methods; else the graph.
-
-    Dynamo has no guards on the methods of a tensor subclass that implement its operations.
-    """
-    kinds = {type(e): None for e in examples if isinstance(e, torch.Tensor)}
-    check, _ = extra_guards((), (), (), dict.fromkeys(b for k in kinds for b in own_bases(k)))
-    if check is None:
-        return function
-    return lambda *args: (function if check() else graph.forward)(*args)
 
 
 def check_handlers() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tj_core.extend import CaptureError, Entry, Fallback, Jitted, PassError, Source, TjWarning
 
-from tj_torch.capture.sources import users_stacklevel
+from tj_torch.capture.sources import stack_source, users_stacklevel
 
-__all__ = ["Entries", "fall_back", "fall_back_from"]
+__all__ = ["Entries", "fall_back", "fall_back_from", "first_lines"]
 
 R = TypeVar("R")
 
@@ -32,6 +32,11 @@ def fall_back_from(jitted: Jitted, error: CaptureError | PassError) -> None:
     captured = isinstance(error, PassError)
     reason = error.message if captured else f"not captured: {error.message}"
     fall_back(jitted, f"{reason}; {error.hint}" if captured else reason, error.source)
+
+
+def first_lines(reason: str, count: int = 3) -> str:
+    """The first lines of ``reason`` as one line."""
+    return "; ".join(line.strip() for line in reason.splitlines()[:count] if line.strip())
 
 
 def _warn(text: str) -> None:
@@ -99,6 +104,10 @@ class Entries(Generic[R]):
     def fall_back_from(self, error: CaptureError | PassError) -> None:
         """Record a fallback because of ``error``, and warn of it once."""
         fall_back_from(self.jitted, error)
+
+    def skipped(self, reason: str, stack: Any) -> None:
+        """Record that Dynamo cannot capture the code at ``stack``, and warn of it once."""
+        self.fall_back(f"not captured: {first_lines(reason)}", stack_source(stack))
 
     def on_dead(self, entry: Entry) -> Callable[[], None]:
         """Callback that calls `dead` for ``entry``, with weak references to both objects."""

@@ -11,8 +11,10 @@ from tj_core.extend import Frontend, Jitted, TjError
 
 from tj_torch.dispatch.autocast import autocasting
 from tj_torch.dispatch.compiler import GraphCompiler
-from tj_torch.dispatch.dispatcher import Dispatcher, HookDispatcher, wrap_function
-from tj_torch.dispatch.fx import FxDispatcher, graph_module, is_exported
+from tj_torch.dispatch.dispatcher import Dispatcher
+from tj_torch.dispatch.dynamo import DynamoPrograms
+from tj_torch.dispatch.function import wrap_function
+from tj_torch.dispatch.fx import FxPrograms, graph_module, is_exported
 from tj_torch.dispatch.module import wrap_module
 from tj_torch.ops.service import TorchDialects
 
@@ -28,8 +30,8 @@ def frontends(probe: bool = False) -> tuple[Frontend, ...]:
     """
     return (
         Frontend("fx", is_exported, _fx, priority=20),
-        Frontend("dynamo", callable, partial(_wrap, Dispatcher, probe), priority=10),
-        Frontend("dynamo_hook", callable, partial(_wrap, HookDispatcher, probe)),
+        Frontend("dynamo", callable, partial(_wrap, True, probe), priority=10),
+        Frontend("dynamo_hook", callable, partial(_wrap, False, probe)),
     )
 
 
@@ -39,7 +41,7 @@ def _fx(program: Any, jitted: Jitted) -> Any:
     kept = {k: jitted.arguments[k] for k in ("executors", "transforms", "autocast", "dynamic")}
     jitted.again = lambda other: jit(other, frontend="fx", session=jitted.session, **kept)
     jitted.arguments = {**jitted.arguments, "frontend": "fx"}
-    dispatcher = autocasting(FxDispatcher(module, jitted, _compiler(jitted)))
+    dispatcher = autocasting(Dispatcher(jitted, _compiler(jitted), FxPrograms(module)))
     return wrap_module(module, dispatcher, {"recompile": _recompile})
 
 
@@ -48,13 +50,14 @@ def _recompile(self: Any) -> Any:
     return self.__tj__.fn.recompile()
 
 
-def _wrap(dispatcher: type[Dispatcher], probe: bool, fn: Any, jitted: Jitted) -> Any:
+def _wrap(whole: bool, probe: bool, fn: Any, jitted: Jitted) -> Any:
     if is_exported(fn):
         raise TjError(
             "an ExportedProgram is no Python that can be captured",
             hint='tj.jit(program, frontend="fx"), or tj.jit(program.module(), ...)',
         )
-    made = autocasting(dispatcher(fn, jitted, _compiler(jitted, probe)))
+    programs = DynamoPrograms(fn, whole)
+    made = autocasting(Dispatcher(jitted, _compiler(jitted, probe), programs))
     return wrap_module(fn, made) if isinstance(fn, torch.nn.Module) else wrap_function(fn, made)
 
 

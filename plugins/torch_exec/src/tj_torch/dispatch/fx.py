@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from tj_core.extend import (
     CaptureError,
     Compilation,
     Entry,
-    Guard,
     Jitted,
     Namer,
     PassError,
@@ -24,20 +24,21 @@ from tj_core.extend import (
     add_note,
 )
 
-from tj_torch.capture.ambient import ambient_mode, interpreting
 from tj_torch.capture.autocast_notes import check_of
 from tj_torch.capture.dynamo import adapter as dynamo
-from tj_torch.capture.dynamo.guards import GLOBAL_HOOKS, extra_guards
 from tj_torch.capture.fx.importer import GraphImporter, is_recompiled
-from tj_torch.capture.fx.inputs import Inputs, OpenProgramError, hooks_of
 from tj_torch.dispatch.compiler import GraphCompiler, check_handlers
-from tj_torch.dispatch.dispatcher import Dispatcher
-from tj_torch.dispatch.entries import Entries
+from tj_torch.dispatch.dispatcher import MISSED, Dispatcher, Made
+from tj_torch.dispatch.dynamo import DynamoPrograms
 from tj_torch.dispatch.module import calling
+from tj_torch.guards.flags import guard_flags
+from tj_torch.guards.inputs import Inputs, OpenProgramError
+from tj_torch.guards.members import guard_members
+from tj_torch.guards.modules import GLOBAL_HOOKS, forwards, guard_global_hooks, hooks_of
 from tj_torch.ops.flags import FLAGS, flags_of
 from tj_torch.torch_private.runtime import pytree
 
-__all__ = ["FxDispatcher", "graph_module", "is_exported"]
+__all__ = ["FxPrograms", "graph_module", "is_exported"]
 
 Row = Callable[..., "tuple[Any, ...] | None"]
 """Function from the placeholders' values to the graph's outputs; None if a guard fails."""
@@ -73,72 +74,106 @@ class _Elsewhere(Exception):
         self.run = run
 
 
-class FxDispatcher:
-    """State of one jitted GraphModule: its entries, and the graph they were compiled from.
+@dataclass(slots=True)
+class _Call:
+    """A call that no row has answered: values of the placeholders, and the rows ``tried``."""
 
-    ``elsewhere`` runs all calls where the graph cannot be compiled; ``open`` is the dispatcher of
-    a program whose guards Dynamo has to make.
+    values: tuple[Any, ...]
+    tried: tuple[Row, ...]
+
+    @property
+    def frame(self) -> dict[str, Any]:
+        return {}
+
+    def found(self, rows: tuple[Row, ...]) -> Row | None:
+        return next((row for row in rows if row not in self.tried), None)
+
+    def holds(self, row: Row) -> bool:
+        return True
+
+    def run(self, row: Row) -> Any:
+        result = row(*self.values)
+        self.tried = (*self.tried, row)
+        return MISSED if result is None else result
+
+    def instead(self, function: Callable[..., Any]) -> Any:
+        raise _Elsewhere(function)
+
+
+class FxPrograms:
+    """Programs of a GraphModule, and the graph that they were compiled from.
+
+    ``open`` is the dispatcher of a program whose guards Dynamo has to make.
     """
 
-    def __init__(
-        self, module: torch.fx.GraphModule, jitted: Jitted, compiler: GraphCompiler
-    ) -> None:
+    failures: tuple[type[Exception], ...] = (OpenProgramError, CaptureError, PassError)
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
         self.module = module
-        self.jitted = jitted
-        self.compiler = compiler
         self.rows: tuple[Row, ...] = ()
         self.own_hits = 0
-        self.entries: Entries[Row] = Entries(jitted, self._publish)
-        self.elsewhere: Callable[..., Any] | None = None
-        self.open: Dispatcher | None = None
-        self.renew()
-        self.hooked = _with_hooks(self)
-        jitted.refresh = self._count
-        self.call = dynamo.inlined_as(self._call(), calling(module))
+        self.open: Dispatcher[Any] | None = None
 
-    def take_call(self) -> Callable[..., Any]:
-        """Callable for the user."""
-        return self.call
+    @property
+    def original(self) -> Callable[..., Any]:
+        """The module's forward: a call that comes here has no hooks to run."""
+        return self.module.forward
 
-    def _publish(self, rows: tuple[Row, ...]) -> None:
+    def publish(self, rows: tuple[Row, ...]) -> None:
+        """Set the rows that the callable tries."""
         self.rows = rows
 
-    def _count(self) -> None:
-        self.jitted.stats.hits = self.own_hits + (self.open.hits() if self.open else 0)
+    def hits(self) -> int:
+        """Number of calls that a row has answered, here or in ``open``."""
+        return self.own_hits + (self.open.hits() if self.open else 0)
 
-    def renew(self) -> None:
+    def traced(self, jitted: Jitted) -> Callable[..., Any]:
+        """The module's forward."""
+        return self.module.forward
+
+    def outside(self, dispatcher: Dispatcher[Row]) -> None:
+        """None: each call is compiled for."""
+        dispatcher.compiler.settle()
+
+    def given(self, call: _Call) -> tuple[()]:
+        """Nothing: a graph on tensor subclasses, whose handlers may write, is no open program."""
+        return ()
+
+    # ------------------------------------------------------------------ the graph
+
+    def renew(self, dispatcher: Dispatcher[Row]) -> None:
         """Drop all entries and read the module's graph again.
 
         ``code`` is set last: if this is interrupted, the next call does it again.
         """
         self.code: Any = None
         code = type(self.module).forward
-        self.entries.clear()
-        self.elsewhere = None
+        dispatcher.entries.clear()
+        dispatcher.elsewhere = None
         self.graph = torch.fx.Graph()
         self.graph.output(self.graph.graph_copy(self.module.graph, {}))
         self.graph._codegen = self.module.graph._codegen
         self.outputs = tuple(dict.fromkeys(_nodes(self._result)))
-        self.forward = self._shell()
+        self.forward = self._shell(dispatcher)
         self.overridden = "forward" in vars(self.module)
         if self.overridden or not is_recompiled(self.module):
             reason = "the graph is not what its forward runs: call recompile() after editing it"
-            self.entries.fall_back(reason, None)
-            self.elsewhere = self.module
+            dispatcher.entries.fall_back(reason, None)
+            dispatcher.elsewhere = self.module
         self.code = code
 
     @property
     def _result(self) -> Any:
         return next(iter(reversed(self.graph.nodes))).args[0]
 
-    def _shell(self) -> Callable[..., Any]:
-        """The module's ``forward`` with one call of `_dispatching` for the graph's nodes."""
+    def _shell(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
+        """The module's ``forward`` with one call of `_program` for the graph's nodes."""
         shell = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
         for node in self.graph.find_nodes(op="placeholder"):
             copies[node] = shell.node_copy(node, lambda n: copies[n])
         self.inputs = tuple(copies)
-        flat = shell.call_function(_dispatching(self), tuple(copies.values()))
+        flat = shell.call_function(_program(self, dispatcher), tuple(copies.values()))
         items = {
             n: shell.call_function(operator.getitem, (flat, i)) for i, n in enumerate(self.outputs)
         }
@@ -148,9 +183,10 @@ class FxDispatcher:
 
     # ------------------------------------------------------------------ calls
 
-    def _call(self) -> Callable[..., Any]:
+    def make_callable(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
         """Make the callable for the user."""
-        state, module = self, self.module
+        self.renew(dispatcher)
+        state, module, hooked = self, self.module, _with_hooks(self)
         cls, held = type(module), vars(module)
         forward_hooks, pre_hooks, backward_hooks, backward_pre_hooks = hooks_of(module)
         every = [getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS]
@@ -158,9 +194,9 @@ class FxDispatcher:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if cls.forward is not state.code or ("forward" in held) is not state.overridden:
-                state.renew()
-            if state.elsewhere is not None:
-                return state.elsewhere(*args, **kwargs)
+                state.renew(dispatcher)
+            if dispatcher.elsewhere is not None:
+                return dispatcher.elsewhere(*args, **kwargs)
             if (
                 forward_hooks
                 or pre_hooks
@@ -171,14 +207,14 @@ class FxDispatcher:
                 or every_backward
                 or every_backward_pre
             ):
-                return state.hooked(*args, **kwargs)
+                return hooked(*args, **kwargs)
             try:
                 return state.forward(module, *args, **kwargs)
             except _Elsewhere as found:
                 run = found.run
             return run(*args, **kwargs)  # outside of the handler: not chained
 
-        return call
+        return dynamo.inlined_as(call, calling(module))
 
     def unhooked(self, *args: Any, **kwargs: Any) -> Any:
         """Run the forward without the module's hooks, which the caller runs."""
@@ -188,87 +224,40 @@ class FxDispatcher:
             pass
         return self.module.forward(*args, **kwargs)
 
-    def miss(self, values: tuple[Any, ...], tried: tuple[Row, ...]) -> tuple[Any, ...]:
-        """Compile for these values of the placeholders and run, or raise `_Elsewhere`."""
-        mode = ambient_mode() or interpreting(values)
-        if mode is not None:
-            self.entries.fall_back(f"called under {mode}; the original function runs", None)
-            raise _Elsewhere(self.module.forward)
-        self.compiler.settle()
-        while (found := self._newest(values, tried)) is None:
-            tried = (*tried, *self.rows)
-        return found
-
-    def _newest(self, values: tuple[Any, ...], tried: tuple[Row, ...]) -> tuple[Any, ...] | None:
-        """Run a row that another thread added, else compile one; None if no new row holds."""
-        try:
-            with dynamo.compiling(), self.jitted.lock:
-                rows = [row for row in self.rows if row not in tried]
-                compiled = not rows
-                if compiled:
-                    rows = [self._compile(values)]
-        except OpenProgramError:
-            if self.open is None:
-                self.open = Dispatcher(self.module, self.jitted, self.compiler)
-                self.call_open = self.open.take_call()
-                self.jitted.refresh = self._count
-            self.elsewhere = self.call_open
-            raise _Elsewhere(self.elsewhere) from None
-        except (CaptureError, PassError) as error:
-            raise _Elsewhere(self._without_capture(error)) from None
-        found = next((out for row in rows if (out := row(*values)) is not None), None)
-        if found is None and compiled:
-            reason = "the guards of a new entry do not hold for its own arguments"
-            self.entries.fall_back(reason, None)
-            raise _Elsewhere(self.module.forward)
-        return found
-
-    def _without_capture(self, failure: CaptureError | PassError) -> Callable[..., Any]:
-        """Callable that runs the original module; so do all later calls, if it does not raise."""
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            try:
-                result = self.module(*args, **kwargs)
-            except Exception as error:
-                if failure.source is not None:
-                    where = f"while compiling {self.jitted.name}, at {failure.source}"
-                    add_note(error, f"tj: {where}")
-                raise
-            self.entries.fall_back_from(failure)
-            self.elsewhere = self.module
-            return result
-
-        return run
-
     # ------------------------------------------------------------------ compiling
 
-    def _compile(self, values: tuple[Any, ...]) -> Row:
-        names = [f"p{i}" for i in range(len(values))]
-        taken = Inputs(self.module, names)
-        with self.compiler.own("acquire", OpenProgramError, _Elsewhere):
-            importer = self._imported(taken, values)
+    def compile(self, dispatcher: Dispatcher[Row], call: _Call) -> Made[Row]:
+        """Compile the graph for ``call``.
+
+        :raises Exception: one of ``failures``.
+        """
+        compiler, stats = dispatcher.compiler, dispatcher.jitted.stats
+        taken = Inputs(self.module, [f"p{i}" for i in range(len(call.values))])
+        with compiler.own("acquire", OpenProgramError):
+            importer = self._imported(taken, call.values, compiler)
             outputs, finish = _outputs([importer.value(n) for n in self.outputs])
             importer.result = outputs
             acquired = importer.acquired()
-        compilation = self.compiler.finish(acquired)
+        compilation = compiler.finish(acquired)
         check_handlers()
-        with self.jitted.stats.timing("guards"), self.compiler.own("guards"):
-            enter, texts = self._guarded(taken, importer, compilation, finish)
-        entry = Entry(compilation, lambda: tuple(map(Guard, texts)))
-        self.entries.add(entry, enter)
-        return enter
+        with stats.timing("guards"), compiler.own("guards"):
+            enter = self._guarded(importer, compilation, finish, dispatcher.jitted)
+            printed = taken.printed()
+        return Made(Entry(compilation, lambda: printed), enter, None)
 
-    def _imported(self, taken: Inputs, values: tuple[Any, ...]) -> GraphImporter:
-        session = self.jitted.session
+    def _imported(
+        self, taken: Inputs, values: tuple[Any, ...], compiler: GraphCompiler
+    ) -> GraphImporter:
+        session = compiler.jitted.session
         importer = GraphImporter(
             self.module,
-            self.compiler.dialects,
+            compiler.dialects,
             session.tags,
             Namer(session.language.names()),
             session.language,
             taken=taken,
         )
-        with self.compiler.counting():
+        with compiler.counting():
             importer.placeholders(dict(zip(self.inputs, values, strict=True)), taken.parameters)
             for node in self.graph.nodes:
                 importer.node(node)
@@ -277,28 +266,44 @@ class FxDispatcher:
 
     def _guarded(
         self,
-        taken: Inputs,
         importer: GraphImporter,
         compilation: Compilation,
         finish: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None,
-    ) -> tuple[Row, tuple[str, ...]]:
-        flags = flags_of(compilation.traces[0], self.jitted.session.tables[FLAGS])
-        extra, texts = extra_guards(importer.classes, flags)
-        run = compilation.function
-        if finish is not None:
-            run = _then(run, finish)
-        leaves = check_of(self.jitted.session.tables, compilation.traces[0])
-        if leaves is not None:
-            run = _where(leaves, run)
-        return taken.enter(run, extra), (*taken.guard_texts(), *texts)
+        jitted: Jitted,
+    ) -> Row:
+        guards, trace = importer.taken.guards, compilation.traces[0]
+        guard_members(guards, forwards(importer.classes))
+        if importer.classes:
+            guard_global_hooks(guards)
+        guard_flags(guards, flags_of(trace, jitted.session.tables[FLAGS]))
+        run = compilation.function if finish is None else _then(compilation.function, finish)
+        return importer.taken.enter(run, check_of(jitted.session.tables, trace))
+
+    # ------------------------------------------------------------------ without capture
+
+    def without(
+        self, dispatcher: Dispatcher[Row], failure: OpenProgramError | CaptureError | PassError
+    ) -> Callable[..., Any]:
+        """Dynamo's programs if the graph does not show all; else the module, also later."""
+        jitted = dispatcher.jitted
+        if not isinstance(failure, OpenProgramError):
+            note = f"tj: while compiling {jitted.name}, at {failure.source}"
+            return dispatcher.trial(
+                self.module,
+                self.module,
+                lambda error: add_note(error, note) if failure.source is not None else None,
+                lambda: dispatcher.entries.fall_back_from(failure),
+            )
+        if self.open is None:
+            self.open = Dispatcher(jitted, dispatcher.compiler, DynamoPrograms(self.module))
+            self.call_open = self.open.take_call()
+            dispatcher.count_hits()
+        dispatcher.elsewhere = self.call_open
+        return self.call_open
 
 
 def _then(run: Callable[..., Any], finish: Callable[[Any], Any]) -> Callable[..., Any]:
     return lambda *tensors: finish(run(*tensors))
-
-
-def _where(check: Callable[[tuple[Any, ...]], bool], run: Callable[..., tuple[Any, ...]]) -> Row:
-    return lambda *tensors: run(*tensors) if check(tensors) else None
 
 
 def _outputs(
@@ -323,22 +328,22 @@ def _outputs(
     return outputs, finish
 
 
-def _dispatching(state: FxDispatcher) -> Callable[..., Any]:
+def _program(state: FxPrograms, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
     """Make the function that takes the place of the graph's nodes."""
 
-    def tj_program(*values: Any) -> tuple[Any, ...]:
+    def tj_program(*values: Any) -> Any:
         rows = state.rows
         for enter in rows:
             found = enter(*values)
             if found is not None:
                 state.own_hits += 1
                 return found
-        return state.miss(values, rows)
+        return dispatcher.miss(_Call(values, rows))
 
     return tj_program
 
 
-def _with_hooks(state: FxDispatcher) -> Callable[..., Any]:
+def _with_hooks(state: FxPrograms) -> Callable[..., Any]:
     """``nn.Module.__call__`` of the module, hooks included, around the compiled forward."""
     cls = type(state.module)
     shim: Any = object.__new__(

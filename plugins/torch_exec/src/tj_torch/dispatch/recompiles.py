@@ -10,8 +10,8 @@ from typing import Any
 
 __all__ = ["Explain", "recurs"]
 
-Explain = Callable[[dict[str, Any]], Any]
-"""Dynamo's check of an entry's guards on a frame's locals, with the first guard that fails."""
+Explain = Callable[[dict[str, Any]], str | None]
+"""Text of the first of an entry's guards that fails on a frame's locals; None if all hold."""
 
 
 def recurs(entries: Iterable[Explain], frame: dict[str, Any], limit: int) -> str | None:
@@ -22,7 +22,7 @@ def recurs(entries: Iterable[Explain], frame: dict[str, Any], limit: int) -> str
     asked = list(entries)
     if len(asked) < limit:
         return None
-    objects = Counter(filter(None, (_compared(_failing(explain(frame))) for explain in asked)))
+    objects = Counter(filter(None, (_compared(explain(frame) or "") for explain in asked)))
     for name, count in objects.most_common(1):
         if count >= limit:
             return (
@@ -31,11 +31,6 @@ def recurs(entries: Iterable[Explain], frame: dict[str, Any], limit: int) -> str
                 "recompile_limit)"
             )
     return None
-
-
-def _failing(found: Any) -> str:
-    """Text of the guard that fails, as Dynamo prints it; empty if all hold."""
-    return "" if found.result or not found.verbose_code_parts else str(found.verbose_code_parts[0])
 
 
 def _compared(guard: str) -> str | None:

@@ -8,7 +8,7 @@ new ones are copied to memory through the argument itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -28,11 +28,14 @@ from tj_core.extend import (
     bind_outputs,
 )
 
-from tj_torch.functionalize.input_aliasing import Group, given_bases
 from tj_torch.functionalize.objects import Unsuitable, span
 from tj_torch.ops.sizes.program import is_dense
+from tj_torch.torch_private.ops import base_of
 
-__all__ = ["MEMBER", "MEMORY", "compiled", "members", "overlap", "with_bases"]
+if TYPE_CHECKING:
+    from tj_torch.guards.overlap import Group
+
+__all__ = ["MEMBER", "MEMORY", "compiled", "given_bases", "members", "overlap", "with_bases"]
 
 MEMBER = Tag(
     "MEMBER",
@@ -96,6 +99,28 @@ def compiled(
         raise Unsuitable("the program with bases cannot be made functional")
     recompiler.show(name, made)
     return given_bases(made.function, groups, [length(trace, group) for group in groups])
+
+
+def given_bases(
+    run: Callable[..., Any], groups: Sequence[Group], lengths: Sequence[int]
+) -> Callable[..., Any]:
+    """``run`` with the bases of groups, unless they are arguments, appended to the arguments.
+
+    For a group that only shares memory, the base is the first elements of it, ``lengths`` many.
+    """
+    wanted = [(g, n) for g, n in zip(groups, lengths, strict=True) if g.base is None]
+    if not wanted:
+        return run
+
+    def computation(*args: Any) -> Any:
+        bases = [_base(args[group.places[0]], group, length) for group, length in wanted]
+        return run(*args, *bases)
+
+    return computation
+
+
+def _base(first: torch.Tensor, group: Group, length: int) -> torch.Tensor:
+    return base_of(first) if group.geometry else first.detach().as_strided((length,), (1,), 0)
 
 
 def with_bases(trace: Trace, groups: Sequence[Group], expand: RuleTable[Expand]) -> Trace:

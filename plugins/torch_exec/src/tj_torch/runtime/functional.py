@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from tj_core.extend import leaves, map_tree
 
+from tj_torch.runtime.counters import bump_version, set_version
 from tj_torch.runtime.subclasses import copied_wrapper, dense_tensors, is_wrapper
-from tj_torch.runtime.versions import bump_version, set_version
 
 __all__ = [
     "Functional",

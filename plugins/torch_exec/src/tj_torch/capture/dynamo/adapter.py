@@ -11,36 +11,32 @@ import contextlib
 import logging
 import types
 import warnings
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo import versions, zeros
+from tj_torch.capture.dynamo import releases, zeros
 from tj_torch.capture.dynamo.features import corrected, say_corrections
-from tj_torch.capture.dynamo.observations import Absent, Lookup, Observations
 from tj_torch.capture.dynamo.patches import leave, unprofiled, with_settings
 from tj_torch.capture.dynamo.reference_cycles import forget_tensors, forgotten_after_failure, let_go
 from tj_torch.capture.dynamo.skip_rules import pass_over_own
+from tj_torch.guards.dynamo import DynamoGuards, dynamo_guards
 from tj_torch.ops.handler_state import untouched
 from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.thread_state import kept
 from tj_torch.torch_private.ops import without_saved_tensor_hooks
-from tj_torch.torch_private.runtime import below_functionalization as inside_dispatch
 from tj_torch.torch_private.runtime import function_modes as function_mode_count
 
 if TYPE_CHECKING:
+    from tj_torch.capture.dynamo.observations import Observations
     from tj_torch.torch_private.features import Correction
 
 __all__ = [
-    "Absent",
     "Built",
     "Capture",
     "CaptureFailure",
-    "Lookup",
-    "Observations",
     "Uninitialized",
     "capture",
     "compile_lock",
@@ -48,10 +44,8 @@ __all__ = [
     "failure_of",
     "forget_examples",
     "function_modes",
-    "global_check",
     "guard_forward_mode",
     "inlined_as",
-    "inside_dispatch",
     "is_array",
     "leave",
     "muted",
@@ -59,7 +53,6 @@ __all__ = [
     "placeholder_sources",
     "record_calls",
     "skipped",
-    "tensor_check",
 ]
 
 
@@ -84,16 +77,11 @@ class Uninitialized(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Compiled entry: C++ guard check on frame locals, the function, and the guards as text.
+    """Compiled entry: Dynamo's guards on the frame's locals, and the function."""
 
-    ``explain`` checks the guards, and returns the one that fails in ``verbose_code_parts``.
-    """
-
-    check: Callable[[dict[str, Any]], bool]
+    guards: DynamoGuards
     run: Callable[..., Any]
-    guards: Callable[[], list[str]]
     traced_codes: tuple[types.CodeType, ...]
-    explain: Callable[[dict[str, Any]], Any]
 
 
 class Capture:
@@ -127,7 +115,7 @@ class Capture:
         if computation is not None:
             produced.f_globals[self._output.backend_input.backend_id] = computation
         try:
-            manager = _guard_manager(self._root, produced.output_graph, on_dead)
+            guards = _built_guards(self._root, produced.output_graph, on_dead)
         except (AssertionError, LookupError) as error:
             reason = f"Dynamo cannot guard the program: {type(error).__name__}: {error}"
             raise CaptureFailure(reason, None, raised=True) from error
@@ -141,44 +129,17 @@ class Capture:
         if self._output.backend_input is not None:
             forget_tensors(self._output.backend_input.fake_mode)
         codes = tuple(produced.traced_code or ())
-        guards, sizes = manager.guard_manager, _size_guards(produced.output_graph)
-        texts: Callable[[], list[str]] = lambda: [*map(str, guards.code_parts), *sizes]  # noqa: E731
-        return Built(guards.check, run, texts, codes, guards.check_verbose)
+        return Built(guards, run, codes)
 
 
-def _size_guards(graph: Any) -> list[str]:
-    """Conditions on symbolic sizes among the guards, as text."""
-    found = (g.code_list or () for g in graph.guards if g.create_fn_name() == "SHAPE_ENV")
-    return [str(code) for codes in found for code in codes]
-
-
-def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], None]) -> Any:
-    """Build Dynamo's guards, with ``on_dead`` as finalizer of guarded objects.
-
-    Dynamo's own finalizers invalidate its cache entries, which do not exist here. Without one, a
-    new object at a freed one's address would pass an identity guard. ``on_dead`` lives as long as
-    any guarded object, so it must hold only weak references.
-    """
-    from tj_torch.torch_private.dynamo import CheckFunctionManager
-
-    # Saved-tensor hooks are called at run time, so they need no guard, which is a Python call.
-    for guard in [g for g in graph.guards if g.create_fn_name() == "AUTOGRAD_SAVED_TENSORS_HOOKS"]:
-        graph.guards.inner.discard(guard)
-
-    class Manager(CheckFunctionManager):  # type: ignore[misc] # found when first asked for
-        def id_ref(self, obj: object, obj_str: str) -> int:
-            # Dynamo's own finalizer would keep this manager and its contents alive as long as the
-            # guarded object, which is often a class.
-            with contextlib.suppress(TypeError):  # for objects without weak references
-                if id(obj) not in self._weakrefs:
-                    self._weakrefs[id(obj)] = weakref.ref(obj)
-                    weakref.finalize(obj, on_dead).atexit = False
-            return id(obj)
-
-    settings, state = with_settings(versions.settings(None)), versions.ambient_state()
+def _built_guards(
+    root: types.FunctionType, graph: Any, on_dead: Callable[[], None]
+) -> DynamoGuards:
+    """Dynamo's guards, built in the state that captures run in."""
+    settings, state = with_settings(releases.settings(None)), releases.ambient_state()
     with compile_lock(), _measured(), _quiet(), settings, state, contextlib.ExitStack() as stack:
         zeros.guard_signs(stack)
-        return Manager(root.__code__, graph)
+        return dynamo_guards(root, graph, on_dead)
 
 
 @contextlib.contextmanager
@@ -285,8 +246,8 @@ def _captured(
         forgotten_after_failure(),
         _measured(),
         _quiet(),
-        versions.ambient_state(),
-        with_settings(versions.settings(dynamic)),
+        releases.ambient_state(),
+        with_settings(releases.settings(dynamic)),
         _allowed(opaque),
         corrected() as noticed,
     ):
@@ -422,22 +383,3 @@ def numpy_name(node: torch.fx.Node) -> str | None:
 def is_array(source: str) -> bool:
     """Test if the expression ``source`` reads a NumPy array."""
     return source.startswith("___from_numpy(")
-
-
-def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Make a C++ check that as many values are distinct tensors with the metadata of ``tensors``.
-
-    It compares type, data type, device, sizes, strides, the dispatch key set (layout, conjugate and
-    negative bits, functorch's levels, inference tensors), and requires_grad if gradients are on.
-    """
-    from tj_torch.torch_private.dynamo import TensorGuards
-
-    guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    return guards.check  # type: ignore[no-any-return]
-
-
-def global_check() -> Callable[[], bool]:
-    """Make a C++ check that grad mode, autocast, default data type and determinism are as now."""
-    from tj_torch.torch_private.dynamo import GlobalStateGuard
-
-    return GlobalStateGuard().check  # type: ignore[no-any-return]

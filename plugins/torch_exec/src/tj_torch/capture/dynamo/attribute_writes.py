@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.dynamo.patches import forget_handlers, leave_frames, replace, stop
-from tj_torch.capture.dynamo.versions import attribute_changes
+from tj_torch.capture.dynamo.releases import attribute_changes
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

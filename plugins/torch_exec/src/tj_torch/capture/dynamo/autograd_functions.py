@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from tj_torch.capture.dynamo.patches import has, path_of
-from tj_torch.capture.dynamo.versions import (
+from tj_torch.capture.dynamo.releases import (
     captures_functions_in_steps,
     decomposing_handlers,
     is_of_fakes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo import versions
+from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import forget_builders, has, replace, replace_instruction, stop
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = [
 
 def guard_order(stack: ExitStack) -> None:
     """Break the graph where the program moves a key of an OrderedDict."""
-    versions.reorderings(stack, _leave_reordering)
+    releases.reorderings(stack, _leave_reordering)
 
 
 def bound_deques(stack: ExitStack) -> None:

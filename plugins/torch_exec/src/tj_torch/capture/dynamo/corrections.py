@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo import versions
-from tj_torch.capture.dynamo.observations import Lookup, Observations
+from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import replace, stop
+from tj_torch.guards.members import Lookup
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
+
+    from tj_torch.capture.dynamo.observations import Observations
 
 __all__ = [
     "guard_missing_keys",
@@ -52,13 +54,13 @@ def notice_lookups(stack: ExitStack, noticed: Observations) -> None:
         return lookup
 
     _notice_classes(stack, noticed)
-    of_objects, of_classes = versions.member_lookups()
-    fixed = not versions.guards_class_constants()
+    of_objects, of_classes = releases.member_lookups()
+    fixed = not releases.guards_class_constants()
     for owner, name in of_objects:
         replace(stack, owner, name, of_object)
     for owner, name in of_classes:
         replace(stack, owner, name, of_class)
-    versions.refuse_setters(stack)
+    releases.refuse_setters(stack)
     _notice_super(stack, noticed)
 
 
@@ -145,7 +147,7 @@ def guard_missing_keys(stack: ExitStack) -> None:
 
     def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
         def getitem(self: Any, tx: Any, arg: Any) -> Any:
-            if not versions.is_key_of(self, arg):
+            if not releases.is_key_of(self, arg):
                 self.install_dict_contains_guard(tx, [arg])
             return original(self, tx, arg)
 
@@ -158,7 +160,7 @@ def keep_dicts_of_new_objects(stack: ExitStack) -> None:
     """Return ``vars(x)`` of an object that the program makes as that object's own dict."""
     from tj_torch.torch_private.dynamo import ConstDictVariable
 
-    dunder = versions.own_dicts()
+    dunder = releases.own_dicts()
     if dunder is None:
         return
 
@@ -243,4 +245,4 @@ def keep_calls_whole(stack: ExitStack) -> None:
     handlers = TorchInGraphFunctionVariable._get_handlers()
     replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # empty if nested
     stack.callback(handlers.update, replaced)
-    versions.undecomposed(stack)
+    releases.undecomposed(stack)

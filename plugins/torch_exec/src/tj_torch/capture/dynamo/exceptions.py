@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo import versions
+from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def correct(stack: ExitStack) -> None:
     users = user_defined.UserDefinedExceptionObjectVariable
     _texts(stack, ExceptionVariable, users)
     _constructors(stack, ExceptionVariable, users)
-    versions.attributes(stack, ExceptionVariable, _of_member, subclasses=True)
-    versions.errors_of_fakes(stack)
+    releases.attributes(stack, ExceptionVariable, _of_member, subclasses=True)
+    releases.errors_of_fakes(stack)
 
 
 def _texts(stack: ExitStack, own: Any, users: Any) -> None:

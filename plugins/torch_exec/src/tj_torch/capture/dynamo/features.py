@@ -19,10 +19,10 @@ from tj_torch.capture.dynamo import (
     iterators,
     keywords,
     probes,
+    releases,
     result_caches,
     symbols,
     tensors,
-    versions,
     zeros,
 )
 from tj_torch.capture.dynamo import globals as own_globals
@@ -72,7 +72,7 @@ def _unnoticed(correct: Callable[[ExitStack], object]) -> Callable[[ExitStack, O
 
 def _members(stack: ExitStack, noticed: Observations) -> None:
     corrections.notice_lookups(stack, noticed)
-    versions.refuse_setters(stack)
+    releases.refuse_setters(stack)
 
 
 def _errors_of_data(stack: ExitStack, noticed: Observations) -> None:
@@ -126,7 +126,7 @@ FEATURES: tuple[Correction, ...] = (
     Correction.of(
         "context variables",
         "a ContextVar without a value, which gets one later, is asked in each call",
-        _unnoticed(versions.context_variables),
+        _unnoticed(releases.context_variables),
         Needs(_HANDLERS, _names("get set reset")),
         probes.context_variables,
     ),
@@ -160,7 +160,7 @@ FEATURES: tuple[Correction, ...] = (
     Correction.of(
         "sizes after writes",
         "x.unsqueeze_(0) changes the shape that the program reads",
-        _unnoticed(versions.resync),
+        _unnoticed(releases.resync),
         Needs(
             names=_names(
                 "unsqueeze_ squeeze_ t_ transpose_ swapaxes_ swapdims_ resize_ resize_as_ set_ "
@@ -172,7 +172,7 @@ FEATURES: tuple[Correction, ...] = (
     Correction.of(
         "states of an LSTM",
         "the last states of an LSTM have the shapes of the first ones",
-        _unnoticed(versions.lstm_states),
+        _unnoticed(releases.lstm_states),
         Needs(names=_names("lstm LSTM lstm_cell"), of_pytorch=True),
         probes.lstm_states,
     ),

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo import versions
+from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import replace, replace_instruction, stop
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["add_last", "correct"]
 
 def correct(stack: ExitStack) -> None:
     """Guard identities that a program depends on, until ``stack`` is left."""
-    versions.last_guards(stack)
+    releases.last_guards(stack)
     _guard_comparisons(stack)
     _guard_changed_objects(stack)
     _guard_each_duplicate(stack)
@@ -44,7 +44,7 @@ def _guard_comparisons(stack: ExitStack) -> None:
         return instruction
 
     replace_instruction(stack, "IS_OP", comparing)
-    versions.default_equality(stack, _equality, _compared)
+    releases.default_equality(stack, _equality, _compared)
 
 
 def _is_one_of_a_kind(variable: Any) -> bool:

@@ -7,29 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tj_torch.guards.members import Absent, Lookup
+
 if TYPE_CHECKING:
     from tj_torch.torch_private.features import Correction
 
-__all__ = ["Absent", "Lookup", "Observations"]
-
-
-class Absent:
-    """Mark for a look-up that finds nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Member that the program reads from a class: ``found``, without descriptors acting.
-
-    `Absent` if there is none. ``without`` are earlier classes in the resolution order, which lack
-    it. ``fixed``: the data has no guard of Dynamo's.
-    """
-
-    cls: type
-    name: str
-    found: Any
-    without: tuple[type, ...] = ()
-    fixed: bool = False
+__all__ = ["Observations"]
 
 
 @dataclass(slots=True)

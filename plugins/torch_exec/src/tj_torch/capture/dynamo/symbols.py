@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tj_torch.capture.dynamo import versions
+from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def correct_texts(stack: ExitStack) -> None:
 
 def correct_operators(stack: ExitStack) -> None:
     """Break the graph at operators of symbols that Dynamo computes wrongly, or takes for errors."""
-    versions.products_of_symbols(stack, _leave_products_with_zero)
-    versions.refused_operators(stack, _leave_operators_of_symbols)
+    releases.products_of_symbols(stack, _leave_products_with_zero)
+    releases.refused_operators(stack, _leave_operators_of_symbols)
     _methods_of_numbers(stack)
 
 

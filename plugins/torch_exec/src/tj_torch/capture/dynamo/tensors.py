@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo import versions
+from tj_torch.capture.dynamo import releases
+from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.capture.dynamo.patches import replace, stop
+from tj_torch.guards.subclasses import own_bases
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -26,7 +28,6 @@ __all__ = [
     "leave_overriding_subclasses",
     "leave_the_unseen",
     "notice_subclasses",
-    "own_bases",
 ]
 
 UNSEEN: Mapping[str, str] = MappingProxyType(
@@ -59,7 +60,7 @@ def compute_attributes_once(stack: ExitStack) -> None:
 
         return var_getattr
 
-    versions.attributes(stack, TensorVariable, once)
+    releases.attributes(stack, TensorVariable, once)
 
 
 def leave_the_unseen(stack: ExitStack) -> None:
@@ -76,7 +77,7 @@ def leave_the_unseen(stack: ExitStack) -> None:
 
         return read
 
-    versions.attributes(stack, TensorVariable, seen)
+    releases.attributes(stack, TensorVariable, seen)
     replace(stack, TensorVariable, "call_method", seen, inherited=True)
 
 
@@ -96,12 +97,6 @@ def _overriding(kind: type) -> str | None:
             if hasattr(torch.Tensor, name) and name not in _OWN_MEMBERS:
                 return f"{base.__qualname__}.{name}"
     return None
-
-
-def own_bases(kind: type) -> list[type]:
-    """Classes before `torch.Tensor` in the resolution order of ``kind``, except PyTorch's."""
-    before = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
-    return [base for base in before if base.__module__.partition(".")[0] != "torch"]
 
 
 def leave_overriding_subclasses(stack: ExitStack) -> None:

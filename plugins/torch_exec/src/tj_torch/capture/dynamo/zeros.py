@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo import versions
+from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.identity import add_last
 from tj_torch.capture.dynamo.patches import replace
 
@@ -52,7 +52,7 @@ def guard_signs(stack: ExitStack) -> None:
 
         return EQUALS_MATCH
 
-    versions.last_guards(stack)
+    releases.last_guards(stack)
     replace(stack, GuardBuilder, "EQUALS_MATCH", of_equality)
 
 

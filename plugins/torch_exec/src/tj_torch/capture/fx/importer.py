@@ -19,11 +19,12 @@ from tj_core.extend import BoundSymbol, CaptureError, Constant, Proxy, TensorPro
 from tj_torch.capture.acquire import Importer
 from tj_torch.capture.fakes import FakeRuns
 from tj_torch.capture.fx.facts import FX, FxFacts
-from tj_torch.capture.fx.inputs import Inputs, OpenProgramError, Slot, hooks_of
 from tj_torch.capture.fx.leaves import LeafRecorder, is_transparent
 from tj_torch.capture.higher_order.subprograms import is_graph
 from tj_torch.capture.nodes import takes_values
 from tj_torch.capture.sources import node_source
+from tj_torch.guards.inputs import Inputs, OpenProgramError, Slot
+from tj_torch.guards.modules import hooks_of
 from tj_torch.ops import convert
 from tj_torch.ops.sizes.shape_env import is_symbolic
 from tj_torch.torch_private import ops as private

@@ -1,4 +1,4 @@
-"""Detect modes and tracers that interpret the program, under which the original function runs."""
+"""Guards on modes and global state; modes and tracers under which the original function runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.ops.contexts import ambient_context
 from tj_torch.runtime.modes import device_modes, function_mode_is_on
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import (
+    below_functionalization,
     dispatch_mode,
     dispatch_modes,
     forward_level,
@@ -24,11 +24,14 @@ from tj_torch.torch_private.runtime import (
 if TYPE_CHECKING:
     import types
 
+    from tj_torch.guards.guard import Guards
+
 __all__ = [
     "ambient_check",
     "ambient_mode",
     "ambient_texts",
     "below_mode",
+    "guard_modes",
     "interpreting",
     "mode_counters",
 ]
@@ -58,7 +61,7 @@ def below_mode() -> str | None:
     """Name of a mode under which not even parts of a program may be compiled, or None."""
     if forward_level() >= 0:
         return "forward-mode AD"
-    return "the __torch_dispatch__ of a tensor" if dynamo.inside_dispatch() else None
+    return "the __torch_dispatch__ of a tensor" if below_functionalization() else None
 
 
 def interpreting(values: Any) -> str | None:
@@ -86,7 +89,9 @@ def ambient_check() -> Callable[[], bool]:
     The state: grad and inference mode, autocast, default data type and device, deterministic
     algorithms.
     """
-    state = dynamo.global_check()
+    from tj_torch.torch_private.dynamo import GlobalStateGuard
+
+    state = GlobalStateGuard().check
     duals, interpreter = torch.autograd.forward_ad, functorch.peek_interpreter_stack
     functions, modes, tracing = function_modes, dispatch_modes, tracing_state
     inference, expected = torch.is_inference_mode_enabled, torch.is_inference_mode_enabled()
@@ -106,6 +111,14 @@ def ambient_check() -> Callable[[], bool]:
         )
 
     return check
+
+
+def guard_modes(guards: Guards) -> None:
+    """Guard that `ambient_mode` is None, for programs without tensor arguments.
+
+    Guards on tensors show such a mode.
+    """
+    guards.add(f"{guards.bind('mode', ambient_mode)}() is None")
 
 
 def ambient_texts() -> tuple[str, ...]:

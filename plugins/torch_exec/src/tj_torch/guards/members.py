@@ -12,20 +12,40 @@ import sys
 import types
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo.adapter import Absent, Lookup, Observations
+if TYPE_CHECKING:
+    from tj_torch.guards.guard import Guards
 
-__all__ = ["Condition", "conditions", "found_in", "members_read"]
+__all__ = ["Absent", "Lookup", "found_in", "guard_members", "guard_methods", "running_members"]
 
 _IMMUTABLE = 1 << 8
 """``Py_TPFLAGS_IMMUTABLETYPE``, the flag of classes whose members cannot be replaced."""
 
 
+class Absent:
+    """Mark for a look-up that finds nothing."""
+
+
 @dataclass(frozen=True, slots=True)
-class Condition:
+class Lookup:
+    """Member that the program reads from a class: ``found``, without descriptors acting.
+
+    `Absent` if there is none. ``without`` are earlier classes in the resolution order, which lack
+    it. ``fixed``: the data has no guard of Dynamo's.
+    """
+
+    cls: type
+    name: str
+    found: Any
+    without: tuple[type, ...] = ()
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
     """Guard that ``expression`` over ``owner`` is ``value`` by identity; ``text`` is printed."""
 
     expression: str
@@ -34,14 +54,22 @@ class Condition:
     text: str
 
 
-def conditions(lookups: Iterable[Lookup], wholes: Iterable[type] = ()) -> tuple[Condition, ...]:
-    """Distinct conditions under which each of ``lookups`` finds the same member.
+def guard_members(guards: Guards, lookups: Iterable[Lookup]) -> None:
+    """Guard that each of ``lookups`` finds the same member."""
+    _guard(guards, (c for lookup in map(_general, lookups) for c in _conditions(lookup)))
 
-    Classes in ``wholes`` must have the same methods as now, and no others.
-    """
-    read = (c for lookup in map(_general, lookups) for c in _conditions(lookup))
-    found = (*read, *(c for cls in wholes for c in _unchanged(cls)))
-    return tuple({(c.owner, c.expression): c for c in found if _replaceable(c.owner)}.values())
+
+def guard_methods(guards: Guards, classes: Iterable[type]) -> None:
+    """Guard that ``classes`` have the same methods as now, and no others."""
+    _guard(guards, (c for cls in classes for c in _unchanged(cls)))
+
+
+def _guard(guards: Guards, conditions: Iterable[_Condition]) -> None:
+    guards.scope |= {"found_in": found_in, "Absent": Absent}
+    for c in conditions:
+        if _replaceable(c.owner):
+            read = c.expression.format(owner=guards.bind("c", c.owner))
+            guards.add(f"{read} is {guards.bind('v', c.value)}", text=c.text)
 
 
 def _general(lookup: Lookup) -> Lookup:
@@ -63,7 +91,7 @@ def _replaceable(cls: type) -> bool:
     )
 
 
-def _conditions(lookup: Lookup) -> Iterator[Condition]:
+def _conditions(lookup: Lookup) -> Iterator[_Condition]:
     data = lookup.found is Absent or not hasattr(type(lookup.found), "__get__")
     if data and not (lookup.fixed and isinstance(lookup.found, _CONSTANTS)):
         if not _is_pytorchs(lookup.cls):
@@ -78,17 +106,17 @@ _CONSTANTS = (int, float, complex, str, bytes, enum.Enum, type(None), type(...),
 """Types that Dynamo treats as constants of the program."""
 
 
-def _unchanged(cls: type) -> Iterator[Condition]:
+def _unchanged(cls: type) -> Iterator[_Condition]:
     """Conditions that ``cls`` has the same methods as now, and the same number of members."""
     for name, found in vars(cls).items():
         if isinstance(found, (*_PASSIVE, classmethod)):
             yield _of_descriptor(Lookup(cls, name, found))
     count = len(vars(cls))
     text = f"{cls.__qualname__} has {count} members"
-    yield Condition(f"(len({{owner}}.__dict__) == {count})", cls, True, text)
+    yield _Condition(f"(len({{owner}}.__dict__) == {count})", cls, True, text)
 
 
-def _of_data(lookup: Lookup) -> Iterator[Condition]:
+def _of_data(lookup: Lookup) -> Iterator[_Condition]:
     """Conditions that data is found in the same class; Dynamo guards its value."""
     if lookup.found is Absent:
         yield _absent(lookup.cls, lookup.name)
@@ -100,29 +128,29 @@ def _definer(lookup: Lookup) -> type:
     return next(base for base in lookup.cls.__mro__ if lookup.name in vars(base))
 
 
-def _lacks(cls: type, name: str) -> Condition:
+def _lacks(cls: type, name: str) -> _Condition:
     text = f"{cls.__qualname__} has no {name} of its own"
-    return Condition(f"({name!r} in {{owner}}.__dict__)", cls, False, text)
+    return _Condition(f"({name!r} in {{owner}}.__dict__)", cls, False, text)
 
 
-def _absent(cls: type, name: str) -> Condition:
+def _absent(cls: type, name: str) -> _Condition:
     text = f"{cls.__qualname__} has no {name}"
     if _is_plain(cls) and getattr(cls, name, Absent) is Absent:
-        return Condition(f"getattr({{owner}}, {name!r}, Absent)", cls, Absent, text)
-    return Condition(f"found_in({{owner}}, {name!r})", cls, Absent, text)
+        return _Condition(f"getattr({{owner}}, {name!r}, Absent)", cls, Absent, text)
+    return _Condition(f"found_in({{owner}}, {name!r})", cls, Absent, text)
 
 
-def _of_descriptor(lookup: Lookup) -> Condition:
+def _of_descriptor(lookup: Lookup) -> _Condition:
     """Condition that a descriptor is the same, by the cheapest expression."""
     cls, name, found = lookup.cls, lookup.name, lookup.found
     text = f"{cls.__qualname__}.{name} is unchanged"
     if _is_plain(cls) and isinstance(found, _PASSIVE) and _is_name(name):
         read = getattr(cls, name, Absent)
         if read is found:
-            return Condition(f"{{owner}}.{name}", cls, found, text)
+            return _Condition(f"{{owner}}.{name}", cls, found, text)
         if isinstance(found, staticmethod) and read is found.__func__:
-            return Condition(f"{{owner}}.{name}", cls, read, text)
-    return Condition(f"found_in({{owner}}, {name!r})", cls, found, text)
+            return _Condition(f"{{owner}}.{name}", cls, read, text)
+    return _Condition(f"found_in({{owner}}, {name!r})", cls, found, text)
 
 
 _PASSIVE = (
@@ -153,12 +181,7 @@ def found_in(cls: type, name: str) -> object:
     return Absent
 
 
-def members_read(noticed: Observations, codes: Iterable[types.CodeType]) -> tuple[Lookup, ...]:
-    """Members that a capture read from classes, and members that ran without a noticed read."""
-    return (*noticed.lookups.values(), *_running(noticed.classes, frozenset(codes)))
-
-
-def _running(classes: Iterable[type], codes: Container[types.CodeType]) -> Iterator[Lookup]:
+def running_members(classes: Iterable[type], codes: Container[types.CodeType]) -> Iterator[Lookup]:
     """Members of ``classes`` whose code is among ``codes``.
 
     Members of PyTorch's classes are looked up there, not in each class of the program.

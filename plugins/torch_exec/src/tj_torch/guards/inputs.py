@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tj_core.extend import define, meta_text
+from tj_core.extend import Guard, define
 
-from tj_torch.capture.ambient import ambient_check, ambient_texts
-from tj_torch.capture.dynamo import adapter as dynamo
-from tj_torch.ops.convert import tensor_proxy
+from tj_torch.guards.ambient import ambient_check, ambient_texts
+from tj_torch.guards.guard import Guards
+from tj_torch.guards.modules import hooks_of
+from tj_torch.guards.tensors import tensor_check, tensor_texts
 
-__all__ = ["Inputs", "OpenProgramError", "Slot", "hooks_of"]
+__all__ = ["Inputs", "OpenProgramError", "Slot"]
 
 
 class OpenProgramError(Exception):
@@ -45,7 +46,10 @@ _SINGLETONS = (type(None), type(...))
 
 _ENTER = """
 def enter({parameters}):
-    if not ({conditions}):
+    try:
+        if not ({conditions}):
+            return None
+    except AttributeError:  # a deleted member counts as changed
         return None
 {reads}
     if not ({checks}):
@@ -54,23 +58,14 @@ def enter({parameters}):
 """
 
 
-def hooks_of(module: torch.nn.Module) -> list[Any]:
-    """Dictionaries of hooks that run when ``module`` is called."""
-    return [vars(module)[name] for name in _HOOKS]
-
-
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-
-
 @dataclass
 class Inputs:
     """Inputs and guards of one entry, collected while its program is acquired.
 
     ``parameters`` are the placeholders' names in the generated function. ``tensors`` are the
     distinct tensors of the call that is compiled, ``expressions`` the code that reads each, and
-    ``names`` their names in the trace. ``conditions`` are guards on other values as code,
-    ``same`` those on tensors passed twice, ``texts`` all of these for printing; ``scope`` holds
-    the constants that the code uses.
+    ``names`` their names in the trace. ``guards`` are those on other values and on state, ``same``
+    those on tensors passed twice.
     """
 
     module: torch.nn.Module
@@ -78,16 +73,15 @@ class Inputs:
     tensors: list[torch.Tensor] = field(default_factory=list)
     expressions: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    conditions: list[str] = field(default_factory=list)
-    same: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    scope: dict[str, Any] = field(default_factory=dict)
+    guards: Guards = field(default_factory=Guards)
+    same: Guards = field(default_factory=Guards)
 
     def __post_init__(self) -> None:
         self._slots: dict[int, Slot] = {}
-        self._owners: dict[str, tuple[str, Any]] = {"": ("m", self.module)}
+        self._owners: dict[str, tuple[str, Any]] = {
+            "": (self.guards.bind("m", self.module), self.module)
+        }
         self._state: dict[str, Any] = {}
-        self.scope["m"] = self.module
 
     # ------------------------------------------------------------------ arguments
 
@@ -100,7 +94,9 @@ class Inputs:
         if isinstance(value, torch.Tensor):
             return self.tensor(expression, value, name)
         if kind is tuple or kind is list:
-            self._where(f"type({expression}) is {kind.__name__}", f"len({expression}) == ", value)
+            self.guards.add(
+                f"type({expression}) is {kind.__name__}", f"len({expression}) == {len(value)}"
+            )
             items = [
                 self.argument(f"{expression}[{i}]", item, f"{name}_{i}")
                 for i, item in enumerate(value)
@@ -110,44 +106,38 @@ class Inputs:
             return self._dict(expression, value, name)
         return self._constant(expression, value, name)
 
-    def _where(self, condition: str, size: str, value: Any) -> None:
-        self.conditions += [condition, f"{size}{len(value)}"]
-
     def _dict(self, expression: str, value: dict[Any, Any], name: str) -> Any:
-        self.conditions.append(f"type({expression}) is dict")
-        keys = self._bind("k", tuple(value))
+        self.guards.add(f"type({expression}) is dict")
+        keys = self.guards.bind("k", tuple(value))
         if not all(type(key) in (str, int) for key in value):
             raise OpenProgramError(f"{name} has keys that are no strings or integers")
-        self.conditions.append(f"tuple({expression}) == {keys}")
+        self.guards.add(f"tuple({expression}) == {keys}")
         return {
             key: self.argument(f"{expression}[{key!r}]", item, f"{name}_{key}")
             for key, item in value.items()
         }
 
     def _constant(self, expression: str, value: Any, name: str) -> Any:
-        kind = type(value)
+        kind, bind = type(value), self.guards.bind
         if kind in _SINGLETONS:
-            self.conditions.append(f"{expression} is {value!r}")
+            terms = [f"{expression} is {value!r}"]
         elif kind is float:
-            self.conditions += [f"type({expression}) is float", self._float(expression, value)]
+            terms = [f"type({expression}) is float", self._float(expression, value)]
         elif kind in _LITERALS:
-            kept = self._bind("v", value)
-            self.conditions += [
-                f"type({expression}) is {self._bind('t', kind)}",
-                f"{expression} == {kept}",
-            ]
+            same = f"{expression} == {bind('v', value)}"
+            terms = [f"type({expression}) is {bind('t', kind)}", same]
         else:
             raise OpenProgramError(f"{name} is a {kind.__module__}.{kind.__qualname__}")
-        self.texts.append(f"{name} == {value!r}")
+        self.guards.add(*terms, text=f"{name} == {value!r}")
         return value
 
     def _float(self, expression: str, value: float) -> str:
         if math.isnan(value):
             return f"{expression} != {expression}"
         if value == 0.0:
-            sign = self._bind("v", math.copysign)
+            sign = self.guards.bind("v", math.copysign)
             return f"{expression} == 0.0 and {sign}(1.0, {expression}) == {math.copysign(1, value)}"
-        return f"{expression} == {self._bind('v', value)}"
+        return f"{expression} == {self.guards.bind('v', value)}"
 
     def tensor(self, expression: str, value: torch.Tensor, name: str) -> Slot:
         """Slot of a tensor; a tensor that is an input already gets its slot and an identity guard.
@@ -158,8 +148,8 @@ class Inputs:
             raise OpenProgramError(f"{name} is a {type(value).__qualname__}, {value.layout}")
         known = self._slots.get(id(value))
         if known is not None:
-            self.same.append(f"x{known.index} is {expression}")
-            self.texts.append(f"{name} is {self.names[known.index]}")
+            text = f"{name} is {self.names[known.index]}"
+            self.same.add(f"x{known.index} is {expression}", text=text)
             return known
         slot = self._slots[id(value)] = Slot(len(self.tensors))
         self.tensors.append(value)
@@ -188,8 +178,8 @@ class Inputs:
             owner, holder = self._owner(before)
             read = _reader(holder, name)
             value = getattr(holder, name)
-            bound = self._bind("m", value)
-            self.conditions.append(f"{read.format(owner)} is {bound}")
+            bound = self.guards.bind("m", value)
+            self.guards.add(f"{read.format(owner)} is {bound}")
             self._owners[path] = bound, value
         return self._owners[path]
 
@@ -208,58 +198,52 @@ class Inputs:
 
     def plain_attributes(self, path: str) -> None:
         """Guard the plain attributes of the module at ``path``, and that it has no hooks."""
-        owner, module = self._owner(path)
+        module = self._owner(path)[1]
         attributes = {k: copy.copy(v) for k, v in vars(module).items() if _is_plain(v)}
-        names = ", ".join(f"{owner}_d.get({k!r})" for k in attributes)
-        self.scope[f"{owner}_d"] = vars(module)
-        self.scope[f"{owner}_v"] = tuple(attributes.values())
-        self.conditions.append(f"({names},) == {owner}_v")
+        held, bind = self.guards.bind("d", vars(module)), self.guards.bind
+        names = ", ".join(f"{held}.get({k!r})" for k in attributes)
+        terms = [f"({names},) == {bind('v', tuple(attributes.values()))}"]
         for kind in ("_parameters", "_buffers"):
-            self.scope[f"{owner}{kind}"] = held = vars(module)[kind]
-            self.conditions += [
-                f"{owner}{kind}.get({k!r}) is None" for k in held if held[k] is None
-            ]
-        self.conditions += [f"not {self._bind('h', hooks)}" for hooks in hooks_of(module)]
+            state = vars(module)[kind]
+            bound = bind("s", state)
+            terms += [f"{bound}.get({k!r}) is None" for k in state if state[k] is None]
+        terms += [f"not {bind('h', hooks)}" for hooks in hooks_of(module)]
         shown = ", ".join(f"{k}={v!r}" for k, v in attributes.items() if k[0] != "_")
-        self.texts.append(f"{path or 'the module'} has {shown}, and no hooks")
+        self.guards.add(*terms, text=f"{path or 'the module'} has {shown}, and no hooks")
 
     # ------------------------------------------------------------------ generating
 
-    def _bind(self, wish: str, value: Any) -> str:
-        name = f"{wish}{len(self.scope)}"
-        self.scope[name] = value
-        return name
-
     def enter(
-        self, run: Callable[..., Any], extra: Callable[[], bool] | None
+        self, run: Callable[..., Any], leaves: Callable[[Sequence[Any]], bool] | None = None
     ) -> Callable[..., Any]:
         """Generate the function from the placeholders' values to ``run``'s result.
 
-        It returns None if a guard fails; ``extra`` is a guard to check beside the collected ones.
+        It returns None if a guard fails; ``leaves`` is a check of the inputs' values.
         """
-        ambient = ambient_check()
-        scope = {**self.scope, "run": run, "ambient": ambient, "extra": extra}
-        checks = list(self.same)
+        scope = {**self.guards.scope, "run": run, "ambient": ambient_check(), "leaves": leaves}
+        checks = self.same.terms()
         numbered = [f"x{i}" for i in range(len(self.tensors))]
+        inputs = ", ".join(numbered)
         if numbered:
-            scope["tensors"] = dynamo.tensor_check(self.tensors)
-            checks.insert(0, f"tensors({', '.join(numbered)})")
-        conditions = ["ambient()", *(["extra()"] if extra else []), *self.conditions]
+            scope["tensors"] = tensor_check(self.tensors)
+            checks.insert(0, f"tensors({inputs})")
+        if leaves is not None:
+            checks.append(f"leaves([{inputs}])")
         reads = [f"    {x} = {e}" for x, e in zip(numbered, self.expressions, strict=True)]
         source = _ENTER.format(
             parameters=", ".join(self.parameters),
-            conditions=" and ".join(conditions),
+            conditions=" and ".join(["ambient()", *self.guards.terms()]),
             reads="\n".join(reads),
             checks=" and ".join(checks) or "True",
-            inputs=", ".join(numbered),
+            inputs=inputs,
         )
         return define(source, "enter", scope, "tj inputs")
 
-    def guard_texts(self) -> tuple[str, ...]:
-        """Guards as text, to be printed."""
-        tensors = [f"{n} has {_shown(t)}" for n, t in zip(self.names, self.tensors, strict=True)]
-        distinct = ["the tensors are distinct objects"] if len(tensors) > 1 else []
-        return (*self.texts, *tensors, *distinct, *ambient_texts())
+    def printed(self) -> tuple[Guard, ...]:
+        """All guards for `tj.guards`."""
+        tensors = tensor_texts(self.names, self.tensors)
+        texts = (*self.guards.texts(), *self.same.texts(), *tensors, *ambient_texts())
+        return tuple(map(Guard, texts))
 
 
 def _reader(holder: Any, name: str) -> str:
@@ -277,7 +261,3 @@ def _is_plain(value: Any) -> bool:
     if type(value) in (tuple, list):
         return all(map(_is_plain, value))
     return type(value) in (int, float, bool, str, type(None), torch.dtype, torch.device)
-
-
-def _shown(tensor: torch.Tensor) -> str:
-    return meta_text(tensor_proxy("_", tensor))

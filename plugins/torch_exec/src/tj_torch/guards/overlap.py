@@ -1,4 +1,7 @@
-"""Dispatch on the input-aliasing pattern: the arguments that share memory, and their offsets."""
+"""Guards on memory overlap: a program per input-aliasing pattern of the arguments in a call.
+
+The pattern says which arguments share memory, and their offsets.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,6 @@ __all__ = [
     "PATTERN_LIMIT",
     "Group",
     "dispatch_on_aliasing",
-    "given_bases",
-    "once",
     "unless_held_twice",
 ]
 
@@ -146,28 +147,6 @@ def _group(places: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Group:
     return Group(places, offsets, at, (tuple(base.shape), base.stride()))
 
 
-def given_bases(
-    run: Callable[..., Any], groups: Sequence[Group], lengths: Sequence[int]
-) -> Callable[..., Any]:
-    """``run`` with the bases of groups, unless they are arguments, appended to the arguments.
-
-    For a group that only shares memory, the base is the first elements of it, ``lengths`` many.
-    """
-    wanted = [(g, n) for g, n in zip(groups, lengths, strict=True) if g.base is None]
-    if not wanted:
-        return run
-
-    def computation(*args: Any) -> Any:
-        bases = [_base(args[group.places[0]], group, length) for group, length in wanted]
-        return run(*args, *bases)
-
-    return computation
-
-
-def _base(first: torch.Tensor, group: Group, length: int) -> torch.Tensor:
-    return base_of(first) if group.geometry else first.detach().as_strided((length,), (1,), 0)
-
-
 def unless_held_twice(
     run: Callable[..., Any],
     tensors: Sequence[int],
@@ -198,19 +177,5 @@ def unless_held_twice(
                 held.add(memory)
         twice = (places for m, places in found.items() if len(places) > 1 and m in held)
         return run(*args) if all(map(changed.isdisjoint, twice)) else otherwise(*args)
-
-    return computation
-
-
-def once(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """Function that is made by ``make`` at its first call, in one thread."""
-    made: list[Callable[..., Any]] = []
-    lock = threading.Lock()
-
-    def computation(*args: Any) -> Any:
-        with lock:
-            if not made:
-                made.append(make())
-        return made[0](*args)
 
     return computation

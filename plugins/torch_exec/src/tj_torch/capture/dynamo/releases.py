@@ -1,6 +1,6 @@
-"""Differences of Dynamo between versions of PyTorch: one function per correction.
+"""Differences of Dynamo between releases of PyTorch: one function per correction.
 
-Versions are told apart by the names that exist, never by number. If none of the known names exists,
+Releases are told apart by the names that exist, never by number. If none of the known names exists,
 `MissingNameError` is raised; programs then run in eager, with one warning.
 """
 

@@ -1,0 +1,253 @@
+"""Programs that TorchDynamo captures: whole, or below its hook at a graph break."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tj_core.extend import CaptureError, Compilation, Entry, Jitted, PassError
+
+from tj_torch.capture.dynamo import adapter as dynamo
+from tj_torch.capture.sources import stack_source
+from tj_torch.dispatch.dispatcher import Dispatcher, Made, weakly
+from tj_torch.dispatch.entries import Entries, first_lines
+from tj_torch.dispatch.error_notes import note_line, with_notes
+from tj_torch.dispatch.templates import Row, make_frame
+from tj_torch.guards.ambient import guard_modes, mode_counters
+from tj_torch.guards.entry import EntryGuards
+from tj_torch.guards.flags import guard_flags
+from tj_torch.guards.guard import Guards
+from tj_torch.guards.members import guard_members, guard_methods, running_members
+from tj_torch.guards.modules import forwards, guard_global_hooks, module_types
+from tj_torch.ops.flags import FLAGS, flags_of
+from tj_torch.torch_private.runtime import pytree
+
+if TYPE_CHECKING:
+    import types
+
+__all__ = ["DynamoPrograms"]
+
+_RUN_LATER = (
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+    inspect.isgeneratorfunction,
+)
+"""Tests for functions whose call returns before the body has run."""
+
+_INITIALIZING_CALLS = 3
+"""Most calls that may initialize lazy modules; a program with more makes a new one each time."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that no row has answered: ``frame`` has the locals that guards are checked on."""
+
+    frame: dict[str, Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def values(self) -> Any:
+        return self.args, self.kwargs
+
+    def found(self, rows: tuple[Row, ...]) -> Row | None:
+        return next((row for row in rows if row[0](self.frame)), None)
+
+    def holds(self, row: Row) -> bool:
+        return row[0](self.frame)
+
+    def run(self, row: Row) -> Any:
+        return row[1](*self.args, **self.kwargs)
+
+    def instead(self, function: Callable[..., Any]) -> Any:
+        return function(*self.args, **self.kwargs)
+
+
+class DynamoPrograms:
+    """Programs of a function or module ``original``; without ``whole``, all below the hook."""
+
+    failures: tuple[type[Exception], ...] = (
+        dynamo.Uninitialized,
+        dynamo.CaptureFailure,
+        CaptureError,
+        PassError,
+    )
+
+    def __init__(self, original: Callable[..., Any], whole: bool = True) -> None:
+        self.original = original
+        self.whole = whole
+        self.parameters = _parameters(original)
+        self.initializing = 0
+        self._hooked: Callable[..., Any] | None = None
+
+    def make_callable(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
+        """Make the callable; see `make_frame`."""
+
+        def miss(frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return dispatcher.miss(_Call(frame, args, kwargs))
+
+        frame = make_frame(self.original, miss, *mode_counters())
+        self.root, self.hits, self._publish = frame.root, frame.hits, frame.publish
+        if not self.whole:
+            dispatcher.elsewhere = self.hooked(dispatcher)
+        return dynamo.inlined_as(frame.call, frame.root)
+
+    def publish(self, rows: tuple[Row, ...]) -> None:
+        """Set the rows that the callable tries."""
+        self._publish(rows)
+
+    def hooked(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
+        """The program under PyTorch's eval-frame hook."""
+        if self._hooked is None:
+            skipped = weakly(dispatcher.entries.skipped)
+            hooked = dispatcher.compiler.hooked(self.root, skipped)
+            self._hooked = with_notes(dispatcher.jitted, hooked)
+        return self._hooked
+
+    def traced(self, jitted: Jitted) -> Callable[..., Any]:
+        """The user's unjitted program, by the object that the tracer knows."""
+        return jitted.original()
+
+    def outside(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any] | None:
+        """The program itself if its call returns before it has run; the hook in function modes."""
+        if any(is_one(self.original) for is_one in _RUN_LATER):
+            dispatcher.entries.fall_back(
+                "a coroutine or generator has no single call to compile; it runs as it is", None
+            )
+            return self._left(dispatcher)
+        dispatcher.compiler.settle()
+        if dynamo.function_modes():  # as `with torch.device(...)`: guarded by the hook alone
+            dispatcher.elsewhere_calls += 1
+            return self.hooked(dispatcher)
+        return None
+
+    def given(self, call: _Call) -> Iterator[Any]:
+        """Leaves of a call's arguments, and parameters and buffers of a module."""
+        yield from pytree.tree_leaves(call.values)
+        if isinstance(self.original, torch.nn.Module):
+            yield from itertools.chain(self.original.parameters(), self.original.buffers())
+
+    # ------------------------------------------------------------------ compiling
+
+    def compile(self, dispatcher: Dispatcher[Row], call: _Call) -> Made[Row]:
+        """Capture and compile the program for ``call``.
+
+        :raises Exception: one of ``failures``.
+        """
+        jitted, compiler = dispatcher.jitted, dispatcher.compiler
+        with jitted.stats.timing("capture"):
+            captured = dynamo.capture(
+                self.root,
+                call.args,
+                call.kwargs,
+                dynamic=jitted.options.dynamic,
+                opaque=compiler.opaque,
+            )
+        compilation = None
+        if captured.graph is not None:
+            compilation = compiler.compile(
+                captured.graph, captured.examples, captured.sources, self.parameters
+            )
+        entry = Entry(compilation)
+        with jitted.stats.timing("guards"), compiler.own("guards", dynamo.CaptureFailure):
+            return self._guarded(captured, entry, dispatcher.entries)
+
+    def _guarded(self, captured: dynamo.Capture, entry: Entry, entries: Entries[Row]) -> Made[Row]:
+        """Build the row of ``entry``, and set the function that prints its guards."""
+        compilation = entry.compilation
+        function = None if compilation is None else compilation.function
+        built = captured.build(function, entries.on_dead(entry))
+        # Not `built` itself: it holds the traced code, whose death must end the entry.
+        own = self._own_guards(captured, compilation, built.traced_codes, entries.jitted)
+        guards = EntryGuards(built.guards, own)
+        entry.guards = guards.printed
+        # A program without tensor operations has no graph: the function itself runs, since Dynamo
+        # may have evaluated parts of it at capture.
+        run = built.run
+        if compilation is None:
+            run = with_notes(entries.jitted, self.original)
+        return Made(entry, (guards.check(), run), guards.failed)
+
+    def _own_guards(
+        self,
+        captured: dynamo.Capture,
+        compilation: Compilation | None,
+        codes: Sequence[types.CodeType],
+        jitted: Jitted,
+    ) -> Guards:
+        """Guards that Dynamo leaves out."""
+        guards, noticed = Guards(["frame"]), captured.noticed
+        if not any(isinstance(e, torch.Tensor) for e in captured.examples):
+            guard_modes(guards)
+        classes = module_types(self.original, captured.graph, codes)
+        running = running_members(noticed.classes, frozenset(codes))
+        guard_members(guards, (*forwards(classes), *noticed.lookups.values(), *running))
+        guard_methods(guards, noticed.subclasses)
+        if classes:
+            guard_global_hooks(guards)
+        if compilation is not None:
+            table = jitted.session.tables[FLAGS]
+            guard_flags(guards, flags_of(compilation.traces[0], table))
+        return guards
+
+    # ------------------------------------------------------------------ without capture
+
+    def without(
+        self,
+        dispatcher: Dispatcher[Row],
+        failure: dynamo.Uninitialized | dynamo.CaptureFailure | CaptureError | PassError,
+    ) -> Callable[..., Any]:
+        """Function that runs a call whose capture has failed.
+
+        If Dynamo found that the program raises, the original function runs: its exception is the
+        one the user expects. If it raises none, the original runs from now on. At a graph break
+        the parts are compiled through PyTorch's eval-frame hook from now on.
+        """
+        if isinstance(failure, dynamo.Uninitialized):
+            return self._initialize(dispatcher)
+        if not isinstance(failure, dynamo.CaptureFailure):
+            dispatcher.entries.fall_back_from(failure)
+            return self._left(dispatcher)
+        source, jitted = stack_source(failure.stack), dispatcher.jitted
+        if failure.raised:
+            reason, stack = failure.reason, failure.stack
+            return dispatcher.trial(
+                self.original,
+                with_notes(jitted, self.original),  # the hook would find an error, too
+                lambda error: note_line(jitted, error, "while compiling", source),
+                lambda: dispatcher.entries.skipped(reason, stack),
+            )
+        reason = f"graph break: {first_lines(failure.reason)}"
+        dispatcher.entries.fall_back(reason, source, silent=failure.wanted)
+        dispatcher.elsewhere = self.hooked(dispatcher)
+        dispatcher.elsewhere_calls += 1
+        return dispatcher.elsewhere
+
+    def _left(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
+        """The original, which runs all later calls as well."""
+        dispatcher.elsewhere = with_notes(dispatcher.jitted, self.original)
+        return self.original
+
+    def _initialize(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
+        """The original, for a call that initializes lazy modules; later calls can be captured.
+
+        A program that makes a new lazy module in each call is not captured at all.
+        """
+        self.initializing += 1
+        if self.initializing <= _INITIALIZING_CALLS:
+            return self.original
+        dispatcher.entries.fall_back("each call initializes a lazy module; it runs as it is", None)
+        return self._left(dispatcher)
+
+
+def _parameters(target: Any) -> tuple[str, ...]:
+    """Names of ``target``'s parameters; empty where Python knows no signature."""
+    fn = target.forward if isinstance(target, torch.nn.Module) else target
+    try:
+        return tuple(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        return ()

@@ -1,0 +1,64 @@
+"""Dynamo's guards of an entry, which C++ checks on the locals of a frame."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tj_torch.guards.sizes import size_texts
+
+if TYPE_CHECKING:
+    import types
+
+__all__ = ["DynamoGuards", "dynamo_guards"]
+
+
+@dataclass(frozen=True, slots=True)
+class DynamoGuards:
+    """Dynamo's guards: the check of a frame's locals, their texts, and the text of what fails."""
+
+    check: Callable[[dict[str, Any]], bool]
+    texts: Callable[[], list[str]]
+    explain: Callable[[dict[str, Any]], Any]
+
+    def failed(self, frame: dict[str, Any]) -> str | None:
+        """Text of the first guard that does not hold for ``frame``; None if all hold."""
+        found = self.explain(frame)
+        if found.result:
+            return None
+        return str(found.verbose_code_parts[0]) if found.verbose_code_parts else ""
+
+
+def dynamo_guards(
+    root: types.FunctionType, graph: Any, on_dead: Callable[[], None]
+) -> DynamoGuards:
+    """Build Dynamo's guards, with ``on_dead`` as finalizer of guarded objects.
+
+    Dynamo's own finalizers invalidate its cache entries, which do not exist here. Without one, a
+    new object at a freed one's address would pass an identity guard. ``on_dead`` lives as long as
+    any guarded object, so it must hold only weak references.
+    """
+    from tj_torch.torch_private.dynamo import CheckFunctionManager
+
+    # Saved-tensor hooks are called at run time, so they need no guard, which is a Python call.
+    for guard in [g for g in graph.guards if g.create_fn_name() == "AUTOGRAD_SAVED_TENSORS_HOOKS"]:
+        graph.guards.inner.discard(guard)
+
+    class Manager(CheckFunctionManager):  # type: ignore[misc] # found when first asked for
+        def id_ref(self, obj: object, obj_str: str) -> int:
+            # Dynamo's own finalizer would keep this manager and its contents alive as long as the
+            # guarded object, which is often a class.
+            with contextlib.suppress(TypeError):  # for objects without weak references
+                if id(obj) not in self._weakrefs:
+                    self._weakrefs[id(obj)] = weakref.ref(obj)
+                    weakref.finalize(obj, on_dead).atexit = False
+            return id(obj)
+
+    guards = Manager(root.__code__, graph).guard_manager
+    sizes = size_texts(graph)
+    return DynamoGuards(
+        guards.check, lambda: [*map(str, guards.code_parts), *sizes], guards.check_verbose
+    )
