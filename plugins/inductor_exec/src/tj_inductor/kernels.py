@@ -1,8 +1,8 @@
 """C++ kernels of many regions in one file: the compiler starts once, and reads its headers once.
 
 Inductor compiles a file for each kernel. While kernels are collected, a `Waiting` stands for each;
-in the end, one file has all of them, each in a namespace of its own. Who calls one earlier, from
-another thread, compiles it alone.
+in the end, one file has all of them, each in a namespace of its own. A call
+of a `Waiting` before the end, from another thread, compiles its kernel alone.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ INCLUDE = re.compile(r'^\s*#include [<"].*[>"]\s*$', re.MULTILINE)
 
 
 REPLACED = ("cpp_pybinding", "wait")
-"""What is replaced while kernels are collected: who compiles one, and who waits for a module's."""
+"""Functions replaced while kernels are collected: to compile one, and to wait for a module's."""
 
 
 class Waiting:
-    """A kernel that is not compiled yet; calling it compiles it."""
+    """A kernel to be compiled, at the latest by its first call."""
 
     __slots__ = ("argument_types", "function", "source")
 
@@ -62,7 +62,7 @@ class Collected:
 
     @staticmethod
     def supported() -> bool:
-        """Whether this PyTorch has what is replaced."""
+        """Test if this PyTorch has the functions that are replaced."""
         try:
             from tj_inductor.adapter.names import AsyncCompile, CppPythonBindingsCodeCache
         except MissingNameError:
@@ -71,7 +71,7 @@ class Collected:
         return names and hasattr(CppPythonBindingsCodeCache, "load_pybinding")
 
     def compile(self) -> None:
-        """Compile all that wait, and put them where they are called."""
+        """Compile the waiting kernels, and bind their functions in the modules that call them."""
         distinct: dict[tuple[Any, ...], Waiting] = {}
         for kernel in self.kernels:
             distinct.setdefault((kernel.argument_types, kernel.source), kernel)
@@ -113,7 +113,7 @@ _collects = threading.local()
 @contextlib.contextmanager
 def collecting(*, together: bool = True, change: Callable[[str], str] = str) -> Iterator[None]:
     """Inside, C++ kernels of this thread wait; on exit they are compiled, in one file or each in
-    its own. Inside another one, that one compiles them."""
+    its own. A nested block leaves that to the outer one."""
     if getattr(_collects, "now", False):
         yield
         return

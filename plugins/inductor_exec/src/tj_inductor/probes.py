@@ -106,7 +106,7 @@ def formulas() -> None:
 
 
 def errors() -> None:
-    """See that what a kernel throws in a parallel loop is caught there, then that it is raised."""
+    """See that errors in a kernel's parallel loop are caught in the loop, and raised after it."""
     texts: list[str] = []
     x, i = torch.ones(200, 64, 8), torch.zeros(200, 3, 8, dtype=torch.int64)
     with collecting(change=lambda text: _noted(text, texts, thrown_again)):
@@ -175,7 +175,7 @@ def found_again() -> None:
 
 
 def finished() -> None:
-    """See that the text of a region is all of it."""
+    """See that the text of a region restores the region."""
     x = torch.ones(4, 4)
     made = _compiled(lambda x: ((x @ x) * 2 + 1,), x)
     assert made.whole, "a region is more than its text"
@@ -227,7 +227,7 @@ def calls_of_onednn() -> None:
 
 
 PRODUCT_CALL = compiling.PRODUCT.replace("::", ".")
-"""How a module of generated code spells it."""
+"""Its spelling in a module of generated code."""
 
 
 def symbols() -> None:

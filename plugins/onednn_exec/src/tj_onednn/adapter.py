@@ -24,7 +24,7 @@ __all__ = [
 
 
 def unavailable() -> str | None:
-    """Why there are no operators of oneDNN here, or None: there are."""
+    """Reason that there are no operators of oneDNN here; None if there are."""
     if not torch.backends.mkldnn.is_available():
         return "this PyTorch is built without oneDNN"
     missing = [name for name, op in OPERATORS.items() if op is None]
@@ -58,7 +58,7 @@ OPERATORS = {
 
 
 def version(x: torch.Tensor) -> int:
-    """How often the memory of ``x`` was written, as autograd counts.
+    """Version counter of ``x``: the number of writes to its memory.
 
     :raises RuntimeError: for a tensor that was made in inference mode, of which nobody counts.
     """

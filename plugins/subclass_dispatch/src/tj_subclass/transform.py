@@ -124,8 +124,8 @@ class _Lowering:
         """Put the body of ``call`` in its place, over values without gradients.
 
         No call requires a gradient here, and operators on subclasses run where autograd does not
-        look. But a class that is called makes a tensor which holds what it is given: the call
-        stays, for those who look into that or return it.
+        look. But the call of a class makes a tensor that holds its arguments: the call
+        stays, for readers of the parts, and for a caller that gets the tensor.
         """
         plain = with_args(call, self.detached)
         if not is_wrapper_class(resolve(call.symbol)):

@@ -25,9 +25,9 @@ _INSTALLS_HOOKS = "_hook_installation_lock"
 class Architecture:
     """A network with random weights, always the same, and keyword arguments of a call of it.
 
-    ``group`` is what it is for, ``package`` who wrote it. ``breaks`` are parts of the warnings that
-    say why tj leaves a part of it to eager. ``rounds``: it computes by other formulas while it is
-    compiled, whoever compiles it.
+    ``group`` is its purpose, ``package`` its distribution. ``breaks`` are parts of the warnings
+    with which tj leaves a part of the network to eager. ``rounds`` marks networks with other
+    formulas while a compiler, tj or not, is at work.
     """
 
     package: str
@@ -50,7 +50,7 @@ class Architecture:
 
     @property
     def title(self) -> str:
-        """Its name among all of them."""
+        """Name of the network, with its package."""
         return f"{self.package} {self.name}"
 
 

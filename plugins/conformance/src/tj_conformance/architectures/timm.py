@@ -56,4 +56,4 @@ TIMM: tuple[Architecture, ...] = (
     *map(of_timm, ("densenet121", "dla46_c", "repvgg_a0", "mobileone_s0", "edgenext_xx_small")),
     *map(of_timm, ("rexnet_100", "fastvit_t8", "inception_next_atto", "mobilevit_xxs")),
 )
-"""All of them."""
+"""Architectures of timm."""

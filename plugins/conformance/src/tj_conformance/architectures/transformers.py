@@ -114,4 +114,4 @@ SERIES = (
 )
 
 TRANSFORMERS: tuple[Architecture, ...] = (*LANGUAGE, *SIGHT_AND_SOUND, *SERIES)
-"""All of them."""
+"""Architectures of transformers."""

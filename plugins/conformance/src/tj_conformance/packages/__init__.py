@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 PACKAGES = (TIMM, SEGMENTATION, GEOMETRIC, KORNIA, X_TRANSFORMERS, DIFFUSERS, TORCHAO)
-"""What is tried."""
+"""The packages whose networks are tried."""
 
 
 def table() -> str:

@@ -27,7 +27,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.001),
 }
-"""What takes the steps, by name."""
+"""Makers of optimizers, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _exact(network: Network, optimizer: str) -> list[dict[str, Any]]:
 def train(
     model: nn.Module, run: Callable[..., Any], batch: Make, optimizer: str, steps: int = 2
 ) -> Iterator[dict[str, Any]]:
-    """All that each training step of ``model`` leaves behind; ``run`` is called for it."""
+    """Observations of each training step of ``model`` leaves behind; ``run`` is called for it."""
     parameters = list(model.parameters())
     stepper = OPTIMIZERS[optimizer](parameters) if parameters else None
     for seed in range(steps):

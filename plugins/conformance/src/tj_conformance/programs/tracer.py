@@ -48,7 +48,7 @@ def _augmented(function: Callable[[Any, Any], Any]) -> Callable[[fx.Proxy, Any],
 
 
 class _Recorded(fx.Proxy):
-    """A value, to which one may write."""
+    """Variable of a program: values can be written to it."""
 
     def __getattr__(self, name: str) -> fx.Proxy:  # type: ignore[override]
         if inspect.isdatadescriptor(getattr(torch.Tensor, name, None)):  # read here, not when used

@@ -18,7 +18,7 @@ __all__ = ["Report", "Verdict", "compare"]
 
 
 class Verdict(Enum):
-    """What a test says of tj."""
+    """Judgement of one test on tj."""
 
     PASSED = "passed"
     SKIPPED = "skipped"
@@ -35,7 +35,7 @@ class Report:
     outcomes: dict[Mode, dict[str, Outcome]] = field(default_factory=dict)
 
     def verdict(self, test: str) -> Verdict:
-        """What ``test`` says: who fails without tj as well is not tj's fault.
+        """Judge ``test``: a test that fails without tj as well is not tj's fault.
 
         A test that others are expected to fail, and tj does not, has passed.
         """
@@ -62,7 +62,7 @@ class Report:
 
     @classmethod
     def read(cls, data: dict[str, Any]) -> Report:
-        """What `plain` wrote."""
+        """Make a verdict from the text of `plain`."""
         report = cls(data["file"], Mode(data["mode"]))
         for test, entry in data["tests"].items():
             for mode in Mode:

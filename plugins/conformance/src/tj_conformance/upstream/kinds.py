@@ -1,4 +1,4 @@
-"""How a test file is put on tj, and how it is run without, to see who is to blame."""
+"""Ways to run a test file on tj, and without it, to tell whose fault a failure is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Kind(Enum):
 
 
 class Mode(Enum):
-    """What a process runs the tests on."""
+    """Compiler that a process runs the tests on."""
 
     TJ = "tj"
     """Backend ``tj``; in place of ``aot_function``, `tj.jit`."""
@@ -89,7 +89,7 @@ _STEMS = {"test_aotdispatch": Kind.AOT, "test_eager_transforms": Kind.TRANSFORMS
 
 
 def references(kind: Kind) -> tuple[Mode, ...]:
-    """How tests that fail run again, without tj."""
+    """Modes in which failing tests run again, without tj."""
     return _REFERENCES.get(kind, (Mode.PLAIN,))
 
 

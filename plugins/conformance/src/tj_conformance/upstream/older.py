@@ -1,4 +1,4 @@
-"""What tests of an older PyTorch use and the installed one no longer has, or has otherwise.
+"""Names that tests of an older PyTorch use and the installed one lacks, or has otherwise.
 
 Without a name that it imports, a whole file would not load. A decorator that only chose when to
 run a test, or with which settings, becomes one that runs it; any other name fails where a test uses

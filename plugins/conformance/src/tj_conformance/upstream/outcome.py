@@ -1,4 +1,4 @@
-"""What became of one test."""
+"""Outcome of one test."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ UNEXPECTED = "unexpected success"
 
 
 def last_lines(text: str) -> str:
-    """What is kept of an error."""
+    """The last lines of an error, which are kept."""
     return "\n".join(line[:WIDTH] for line in text.rstrip().splitlines()[-LINES:])
 
 
 class Status(Enum):
-    """How a test ended."""
+    """End of a test."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -32,13 +32,13 @@ class Status(Enum):
 
     @property
     def bad(self) -> bool:
-        """Whether the test did not do what it should."""
+        """Tell failures from successes."""
         return self not in (Status.PASSED, Status.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a test, ``Class.test_name``, ended in one mode."""
+    """End of a test, ``Class.test_name``, in one mode."""
 
     test: str
     status: Status
@@ -54,5 +54,5 @@ class Outcome:
 
     @classmethod
     def read(cls, data: dict[str, Any]) -> Outcome:
-        """What `plain` wrote."""
+        """Make an outcome from the text of `plain`."""
         return cls(**(data | {"status": Status(data["status"])}))

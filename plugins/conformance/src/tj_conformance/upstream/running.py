@@ -28,21 +28,21 @@ LOAD = "(load)"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a process may take."""
+    """Limits of a process in time and memory."""
 
     seconds: float = 180.0
     """Of time, for one test; for loading the file as well."""
     memory: int = 12 << 30
     """Of address space, in bytes."""
     each: bool = False
-    """Whether every test has a process to itself."""
+    """Give every test a process to itself."""
     interpret: bool = False
     """Run regions operator by operator, and compile nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Which tests of a file run, and on what; ``tests`` None means all."""
+    """Tests of a file, and the mode to run them in; ``tests`` None means all."""
 
     file: Path
     kind: Kind
@@ -54,7 +54,7 @@ class Run:
 
 @dataclass
 class _Progress:
-    """How far a run has come."""
+    """Progress of a run."""
 
     watch: Callable[[Outcome], None]
     names: list[str] | None
@@ -68,7 +68,7 @@ class _Progress:
         return [name for name in self.names if name not in self.outcomes]
 
     def take(self, line: dict[str, Any]) -> None:
-        """What a process tells in one line."""
+        """Note one line of a process."""
         if "tests" in line and self.names is None:
             self.names = line["tests"]
         self.current = line.get("begin")
@@ -153,7 +153,7 @@ def _start(
 def _lines(
     process: subprocess.Popen[bytes], pipe: IO[bytes], seconds: float
 ) -> Iterator[dict[str, Any]]:
-    """What the process tells, line by line, until it has ended.
+    """Lines that the process prints, until it has ended.
 
     :raises TimeoutError: if it tells nothing for ``seconds``.
     """
@@ -177,7 +177,7 @@ def _lines(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> int:
-    """End the process, with all that it started; it says where it was."""
+    """End a process and its children, after its report of the running test; return the status."""
     for number in (signal.SIGABRT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

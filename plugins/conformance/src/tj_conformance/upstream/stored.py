@@ -22,7 +22,7 @@ def write(path: Path, reports: Iterable[Report]) -> None:
 
 
 def read(path: Path) -> list[Report]:
-    """What `write` stored."""
+    """Outcomes that `write` has stored."""
     return [Report.read(data) for data in json.loads(path.read_text())]
 
 

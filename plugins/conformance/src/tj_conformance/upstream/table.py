@@ -12,7 +12,7 @@ from tj_conformance.upstream.known import KNOWN, Known, listed
 __all__ = ["HEAD", "table"]
 
 HEAD = ("", "run", "passed", "failed with tj alone", "listed", "failed everywhere", "skipped")
-"""What the columns say; those that are listed are not among those that fail with tj alone."""
+"""Titles of the columns; listed tests are not among those that fail with tj alone."""
 
 
 def table(reports: Iterable[Report], known: Iterable[Known] = KNOWN) -> Iterator[str]:

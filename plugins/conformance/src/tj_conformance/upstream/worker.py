@@ -31,14 +31,14 @@ __all__ = ["Order", "main"]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a process is to do; ``tests`` None means all."""
+    """Order to a process; ``tests`` None means all."""
 
     file: str
     kind: str
     mode: str
     tests: list[str] | None
     memory: int
-    """How much address space the process may have, in bytes."""
+    """Limit of the process's address space, in bytes."""
     parts: int = 1
     """Of so many parts, by the hash of a test's name, one runs if ``tests`` is None."""
     part: int = 0

@@ -130,7 +130,7 @@ def _write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[
 
 
 def _has_gradients_of_convolutions(graph: torch.fx.GraphModule) -> bool:
-    """Whether Inductor has to be told that convolutions are to be in channels_last.
+    """Test for gradients of convolutions, for which Inductor has to be told to use channels_last.
 
     On CPUs it is its choice for convolutions, and it does not look for their gradients: what these
     get it copies into the order of dimensions that the gradient of the weight has.
@@ -142,7 +142,7 @@ def _has_gradients_of_convolutions(graph: torch.fx.GraphModule) -> bool:
 
 
 CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
-"""What gives dimensions of size one the strides of its own layout; Inductor takes any there."""
+"""Operators that give dimensions of size one the strides of their layout; Inductor takes any."""
 
 
 def _restride(
@@ -169,11 +169,11 @@ def _restride(
 
 EMPTY = ("constants", "torchbind_constants", "frozen_param_names", "partition_maps")
 EMPTY_TOO = ("inputs_to_check", "opaque_value_type_classes", "cudagraph_info")
-"""What a compiled graph may have beside its text."""
+"""Attributes that a compiled graph may have beside its text."""
 
 
 def _is_whole(made: Any) -> bool:
-    """Whether the text of a compiled graph, run as a module, makes what is called."""
+    """Test if the text of a compiled graph, run as a module, makes the function that is called."""
     called = getattr(made, "current_callable", None)
     runs_module = type(getattr(called, "__self__", None)).__name__ == "Runner"
     more = any(getattr(made, name, None) for name in EMPTY + EMPTY_TOO)
@@ -223,7 +223,7 @@ PRODUCT = "mkldnn::_linear_pointwise"
 
 
 def _without_gaps(value: Any, node: Any) -> Any:
-    """What Inductor has for the matrix ``node``, without gaps between rows or columns."""
+    """Inductor's value of the matrix ``node``, without gaps between rows or columns."""
     from tj_inductor.adapter.names import ExternKernel
 
     traced = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
@@ -257,7 +257,7 @@ def _in_one_place(outputs: Sequence[torch.fx.Node], written: Collection[int]) ->
 
 
 def _copied(node: torch.fx.Node) -> torch.fx.Node:
-    """What ``node`` is a copy or a view of, as far as Inductor may find out; itself, if of none."""
+    """The node that ``node`` is a copy or view of, as far as Inductor finds out; else itself."""
     from tj_inductor.adapter.names import noop_registry
 
     while True:
@@ -290,9 +290,9 @@ def _source(index: Callable[[Any], Any], node: torch.fx.Node) -> Any:
 
 @functools.cache
 def _strides_pass() -> Any:
-    """A class of passes that say which strides outputs are to have.
+    """A class of passes that ask for strides of outputs.
 
-    They run after Inductor has noted those that they have.
+    The passes run after Inductor has noted the strides of the graph.
     """
     from tj_inductor.adapter.names import CustomGraphPass
 

@@ -66,7 +66,7 @@ def library(source: str) -> Any:
 
 
 def _record(source: str) -> Path | None:
-    """Where it is said what ``source`` became; None if it is not known what that depends on."""
+    """Path of the record of the file built from ``source``; None if the settings are not known."""
     known = None if is_lost(FOUND_AGAIN) else fingerprint({})
     if known is None:
         return None

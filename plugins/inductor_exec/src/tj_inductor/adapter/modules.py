@@ -19,8 +19,8 @@ __all__ = ["Compiled", "apart", "extern_kernels", "restored", "uncounted", "with
 class Compiled:
     """A compiled graph: a function of a list that it empties, its text, the outputs' strides.
 
-    ``same`` are outputs that may share memory with others, or with inputs. ``whole``: the text is
-    all that there is.
+    ``same`` are outputs that may share memory with others, or with inputs. ``whole`` marks a graph
+    that its text restores completely.
     """
 
     function: Callable[[list[Any]], Sequence[Any]]
@@ -67,7 +67,7 @@ extern_kernels = SimpleNamespace(
     baddbmm=torch.baddbmm,
     convolution=torch.convolution,
 )
-"""What Inductor's namespace of this name has for operators that it calls as they are."""
+"""Operators that Inductor calls as they are, in a namespace like its own of this name."""
 
 
 def without_compiler(source: str) -> str:
@@ -140,7 +140,7 @@ def uncounted(
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """``function``, whose text is ``source``; no write to a new result counts in its version.
 
-    Operators that write to ``out=`` count it. In eager a new result has the version 0.
+    Operators with ``out=`` count their write. In eager a new result has the version 0.
     """
     new = _new(source) if "out=" in source else []
     if not new:

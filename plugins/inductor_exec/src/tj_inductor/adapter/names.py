@@ -1,7 +1,7 @@
 """Names of Inductor and what it needs, found where this PyTorch has them when first imported.
 
-Most import all of Inductor: only who compiles imports them. A name that this PyTorch lacks raises
-`MissingNameError`; `features` says what is lost then.
+Most import Inductor as a whole, and are found when a region is compiled. A name that this PyTorch
+lacks raises `MissingNameError`; `features` says what is lost then.
 """
 
 from __future__ import annotations

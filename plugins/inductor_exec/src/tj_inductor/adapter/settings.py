@@ -42,7 +42,7 @@ def _has_setting(name: str) -> bool:
 
 
 def fingerprint(values: Mapping[str, object]) -> str | None:
-    """What the text of compiled graphs depends on beside the graph, with the settings ``values``.
+    """Facts beside the graph that its compiled text depends on, with the settings ``values``.
 
     None if that is not known: of a setting that is an object of the program, or where this PyTorch
     lacks a name.

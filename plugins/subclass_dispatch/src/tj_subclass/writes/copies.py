@@ -90,7 +90,7 @@ def _alike(a: Proxy, b: Proxy) -> bool:
 def is_laid_out(made: BoundSymbol, value: TensorProxy, like: TensorProxy) -> bool:
     """True if ``value``, an output of ``made``, has all strides of ``like``, parts included.
 
-    :raises Unsuitable: if it is another one than that.
+    :raises Unsuitable: if both are not of one subclass, with equal metadata but for strides.
     """
     if value.subclass is None or like.subclass is None or not same_but_strides(value, like):
         raise Unsuitable(f"{made.symbol} makes another tensor subclass of what it writes")

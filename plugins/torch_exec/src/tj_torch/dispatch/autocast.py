@@ -42,7 +42,7 @@ class _Autocasting:
     dtype: torch.dtype
 
     def take_call(self) -> Callable[..., Any]:
-        """What the user calls."""
+        """Make the callable for the user, which puts autocast around each call."""
         call = self.dispatcher.take_call()
         devices = tuple(d for d in autocast_devices() if _is_there(d))
         program = _within(program_of(call), devices, self.dtype)

@@ -29,7 +29,7 @@ class CastCache:
 
     @property
     def key(self) -> int | None:
-        """What the calls here share casts by; None if they do not."""
+        """Key by which the calls of a region share casts; None if they share none."""
         return self.number if self.depth and self.enabled else None
 
     def entered(self, enabled: bool | None) -> CastCache:

@@ -25,13 +25,13 @@ Strides = tuple[Any, ...]
 
 
 def may_differ(func: Any) -> bool:
-    """Whether PyTorch's fake kernel of an operator may say other strides than its kernels."""
+    """Test for operators whose fake kernel may give other strides than their kernels."""
     known = func in _FIRST or func in _ALWAYS or func in _ALL or func in _SECOND
     return known or torch.Tag.pointwise in getattr(func, "tags", ())
 
 
 def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any:
-    """What ``func(*args, **kwargs)`` returns on fake tensors, with the strides of kernels."""
+    """Result of ``func(*args, **kwargs)`` on fake tensors, with the strides of kernels."""
     if func in _ALL:
         return tuple(
             None if r is None else _with_strides(r, _contiguous(func, args, r)) for r in result
@@ -177,7 +177,7 @@ def _of_loss(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs
 
 
 def _of_empty(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
-    """What fills a block of memory keeps its strides, unless another memory format is asked for."""
+    """Keep the strides of a dense argument, unless another memory format is asked for."""
     source = args[0]
     asked = kwargs.get("memory_format") not in (None, torch.preserve_format)
     if asked or not _is_plain(source) or not private.is_dense(_meta(source)):
@@ -214,12 +214,12 @@ def _meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_ambiguous(value: Any) -> bool:
-    """Whether a result has a dimension whose stride tells nothing about its elements."""
+    """Test for a dimension whose stride tells nothing about the elements: of size 0 or 1."""
     return isinstance(value, torch.Tensor) and any(_is(s, 1) or _is(s, 0) for s in value.shape)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether sizes and strides on the CPU are numbers; symbols are not asked."""
+    """Test for a tensor on the CPU whose sizes and strides are numbers; symbols add no guard."""
     numbers = (*tensor.shape, *tensor.stride())
     return tensor.device.type == "cpu" and all(isinstance(n, int) for n in numbers)
 
@@ -257,7 +257,7 @@ def _same(size: Any, other: Any) -> bool:
 
 
 def _is(size: Any, value: int) -> bool:
-    """Whether a size is this number; a symbol is none, and is not asked."""
+    """Compare a size with a number; a symbol equals none, and gets no guard."""
     return isinstance(size, int) and size == value
 
 

@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor of type ``kind`` is made of its parts.
+    """Composition of a tensor of type ``kind`` from its parts.
 
     ``parts`` has the attributes in order, with the layout of those that are subclasses in turn;
     ``context`` and ``rest`` are what the type knows beside them. A size or stride that is None is
@@ -41,13 +41,13 @@ class Layout:
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is of a traceable wrapper subclass, which consists of other tensors."""
+    """Test for a traceable wrapper subclass, which consists of other tensors."""
     kind = type(tensor)
     return kind is not torch.Tensor and hasattr(kind, "__tensor_flatten__")
 
 
 def is_wrapper_class(value: Any) -> bool:
-    """Whether ``value`` is such a class."""
+    """Test for the class of a traceable wrapper subclass."""
     return isinstance(value, type) and hasattr(value, "__tensor_flatten__")
 
 

@@ -99,12 +99,12 @@ def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Te
 
 
 def disabled_torch_function() -> Any:
-    """What subclasses that leave PyTorch's functions alone have as ``__torch_function__``."""
+    """The ``__torch_function__`` of subclasses that leave PyTorch's functions alone."""
     return torch._C._disabled_torch_function_impl
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is a fake tensor."""
+    """Test for a fake tensor."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(tensor, FakeTensor)
@@ -116,7 +116,7 @@ def fake_constant(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def fake_reason(error: BaseException) -> str | None:
-    """Why ``error`` is the fault of fake tensors; None if it is not.
+    """Reason that ``error`` comes of fake tensors; None if it does not.
 
     They lack data, which the function's Python code or an operator's kernel asks for, or they
     lack a kernel.
@@ -160,7 +160,7 @@ def guarded_object(value: Any) -> Any:
 
 
 def data_dependent() -> tuple[type[Exception], ...]:
-    """What is raised where sizes or numbers depend on data and the mode has no symbols for them."""
+    """Errors raised where sizes or numbers depend on data and the mode has no symbols for them."""
     from torch._subclasses import fake_tensor
 
     return (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
@@ -244,12 +244,12 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def data_mutated(tensor: torch.Tensor) -> bool:
-    """Whether the elements of a functionalized tensor have been written."""
+    """Test for a functionalized tensor whose elements have been written."""
     return bool(torch._functionalize_has_data_mutation(tensor))  # type: ignore[attr-defined]
 
 
 def metadata_mutated(tensor: torch.Tensor) -> bool:
-    """Whether the sizes or strides of a functionalized tensor have been changed in place."""
+    """Test for a functionalized tensor whose sizes or strides were changed in place."""
     if not torch._is_functional_tensor(tensor):
         return False
     return bool(torch._functionalize_has_metadata_mutation(tensor))
@@ -263,24 +263,24 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements of a strided tensor fill a block of memory, each once."""
+    """Test for a strided tensor whose elements fill a block of memory, each once."""
     return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What autograd knows the tensor as a view of; itself if it is none."""
+    """Base of the tensor as autograd knows it; the tensor itself if it is no view."""
     base = tensor._base
     return tensor if base is None else base
 
 
 def can_be_written(tensor: torch.Tensor) -> bool:
-    """Whether autograd lets the tensor be written where it sees it."""
+    """Test if autograd allows writes to the tensor."""
     base = base_of(tensor)
     return survives_writes(tensor) and not (base.is_leaf and base.requires_grad)
 
 
 def has_no_hooks(tensor: torch.Tensor) -> bool:
-    """Whether there are no hooks on the tensor, if it is a view.
+    """Test for a tensor that is no view, or a view without hooks.
 
     Once it is written, gradients go to its base by another way, on which these hooks are not.
     """
@@ -288,7 +288,7 @@ def has_no_hooks(tensor: torch.Tensor) -> bool:
 
 
 def survives_writes(tensor: torch.Tensor) -> bool:
-    """Whether autograd lets the tensor be used once its memory was written."""
+    """Test if autograd allows uses of the tensor after a write to its memory."""
     if tensor._base is None:
         return True
     autograd: Any = torch._C._autograd
@@ -338,7 +338,7 @@ def factories() -> Any:
 
 
 def is_input_check(module: torch.nn.Module) -> bool:
-    """Whether ``module`` is what an exported program checks its inputs with."""
+    """Test for the module by which an exported program checks its inputs."""
     return type(module).__name__ == "GuardsFn" and type(module).__module__ == "torch.export._unlift"
 
 

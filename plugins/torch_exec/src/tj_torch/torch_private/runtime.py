@@ -82,7 +82,7 @@ _C: Any = torch._C
 TENSOR_BASE = _C.TensorBase
 
 StopRecomputation: Any = getattr(checkpoint, "_StopRecomputationError", ())
-"""What a checkpoint raises once it has what it needs; nothing where there is none."""
+"""Error that ends the recomputation of a checkpoint early; an empty tuple in versions without."""
 
 # ---------------------------------------------------------------------------- modes
 
@@ -215,7 +215,7 @@ def set_version_counter(tensor: torch.Tensor, count: int) -> None:
 
 
 def backward_keeps_graph() -> bool:
-    """Whether the backward that runs leaves the graph as it is; also where none runs."""
+    """Test if the running backward keeps the graph; True where none runs."""
     return bool(_C._autograd._get_current_graph_task_keep_graph())
 
 
@@ -235,7 +235,7 @@ def engine_gradients(
 
 
 def saved_tensors_are_hooked() -> bool:
-    """Whether `torch.autograd.graph.saved_tensors_hooks` see what is saved."""
+    """Test for active `torch.autograd.graph.saved_tensors_hooks`."""
     return _C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
@@ -246,7 +246,7 @@ def pack_hook() -> Any:
 
 
 def disabled_hooks_message() -> str | None:
-    """Why hooks on saved tensors are not allowed; None if they are."""
+    """Message of the error where hooks on saved tensors are not allowed; None if they are."""
     message: str | None = _C._autograd._saved_tensors_hooks_get_disabled_error_message()
     return message
 
