@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-EXACTLY = {"TJ_PLUGINS": "torch,autograd,autocast", "TJ_CHECK": "2", "TJ_STRICT": "1"}
+EXACTLY = {"TJ_PLUGINS": "torch,autograd,autocast,subclass", "TJ_CHECK": "2", "TJ_STRICT": "1"}
 """The variables of the exact configuration."""
 
 INSTALLED_ONLY = {"TJ_DISABLE": "example_exec,example_fuser,example_subclass"}
