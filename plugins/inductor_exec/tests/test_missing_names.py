@@ -31,6 +31,7 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing has been looked for, and nothing said, before a test or after it."""
     monkeypatch.setattr(TABLE, "lost", {})
     monkeypatch.setattr(TABLE, "looked", False)
+    monkeypatch.setattr(TABLE, "settled", False)
     monkeypatch.setattr(lost, "_said", set())
     names.forget()
     yield

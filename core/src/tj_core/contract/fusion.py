@@ -6,7 +6,6 @@ single calls and compiles regions. Equal regions are compiled once.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any

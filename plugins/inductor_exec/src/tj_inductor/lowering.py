@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import Context, FusionRegion, TensorProxy, interpreter
 from tj_torch.extend import surroundings
-from tj_torch.internal import RunSymbols
 
 from tj_inductor.adapter import compiling
 from tj_inductor.adapter.features import need, ready
-from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.names import IN_PLACE, REGIONS, SYMBOLS
 from tj_inductor.adapter.settings import settings
 from tj_inductor.graph import as_declared, example_inputs, reads_strides, relaid

@@ -17,7 +17,7 @@ from tj_core.extend import (
     TensorProxy,
     makes_views,
 )
-from tj_torch.extend import is_on, resolve, say_lost
+from tj_torch.extend import is_on, resolve
 
 from tj_inductor.adapter.features import TABLE
 from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, VERSIONS
@@ -73,14 +73,11 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
 
 
 def _lost(call: BoundSymbol) -> str | None:
-    """The feature that ``call`` needs and this PyTorch has lost, in words; the first time, warn."""
+    """The feature that ``call`` needs and this PyTorch has lost, in words."""
     if not TABLE.lost:
         return None
     found = next((feature for feature in needs(call) if feature in TABLE.lost), None)
-    if found is None:
-        return None
-    say_lost(TABLE, {found: TABLE.lost[found]})
-    return f"this PyTorch lacks: {found}"
+    return None if found is None else f"this PyTorch lacks: {found}"
 
 
 def needs(call: BoundSymbol) -> Iterator[str]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from tj_core.extend import Claim, Executor, Fusion, RuleTable
 
 from tj_nvfuser.availability import distribution_version
-from tj_nvfuser.bindings import Target
 from tj_nvfuser.compiler import Compiler
 from tj_nvfuser.operators import Operators
 

@@ -13,7 +13,6 @@ from tj_torch.capture.nodes import takers, takes_values
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert
 from tj_torch.ops.expansion.kinds import NoTensorKind
-from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.shape_env import plain
 from tj_torch.torch_private.runtime import pytree
 

@@ -40,7 +40,7 @@ Found = dict[str, dict[str, str]]
 
 
 def settle(
-    tables: Iterable[Table], probe: bool, cache_dir: str | None, owner: str = "tj-torch"
+    tables: Collection[Table], probe: bool, cache_dir: str | None, owner: str = "tj-torch"
 ) -> None:
     """Find out once in a process what this PyTorch has lost, if nobody knows.
 

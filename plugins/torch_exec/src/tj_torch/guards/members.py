@@ -19,7 +19,15 @@ import torch
 if TYPE_CHECKING:
     from tj_torch.guards.guard import Guards
 
-__all__ = ["Absent", "Lookup", "found_in", "guard_members", "guard_methods", "running_members"]
+__all__ = [
+    "Absent",
+    "Lookup",
+    "found_in",
+    "guard_members",
+    "guard_methods",
+    "is_pytorchs",
+    "running_members",
+]
 
 _IMMUTABLE = 1 << 8
 """``Py_TPFLAGS_IMMUTABLETYPE``, the flag of classes whose members cannot be replaced."""
@@ -75,12 +83,13 @@ def _guard(guards: Guards, conditions: Iterable[_Condition]) -> None:
 def _general(lookup: Lookup) -> Lookup:
     """One lookup in `torch.nn.Module` for all of PyTorch's classes that inherit the member."""
     module = torch.nn.Module
-    if _is_pytorchs(lookup.cls) and vars(module).get(lookup.name) is lookup.found:
+    if is_pytorchs(lookup.cls) and vars(module).get(lookup.name) is lookup.found:
         return Lookup(module, lookup.name, lookup.found)
     return lookup
 
 
-def _is_pytorchs(cls: type) -> bool:
+def is_pytorchs(cls: type) -> bool:
+    """Test for a class of PyTorch's own."""
     return cls.__module__.partition(".")[0] == "torch"
 
 
@@ -94,7 +103,7 @@ def _replaceable(cls: type) -> bool:
 def _conditions(lookup: Lookup) -> Iterator[_Condition]:
     data = lookup.found is Absent or not hasattr(type(lookup.found), "__get__")
     if data and not (lookup.fixed and isinstance(lookup.found, _CONSTANTS)):
-        if not _is_pytorchs(lookup.cls):
+        if not is_pytorchs(lookup.cls):
             yield from _of_data(lookup)
         return
     yield _of_descriptor(lookup)
@@ -120,7 +129,7 @@ def _of_data(lookup: Lookup) -> Iterator[_Condition]:
     """Conditions that data is found in the same class; Dynamo guards its value."""
     if lookup.found is Absent:
         yield _absent(lookup.cls, lookup.name)
-    elif not _is_pytorchs(_definer(lookup)):
+    elif not is_pytorchs(_definer(lookup)):
         yield from (_lacks(cls, lookup.name) for cls in lookup.without)
 
 
@@ -191,7 +200,7 @@ def running_members(classes: Iterable[type], codes: Container[types.CodeType]) -
         for name, owner in owners.items():
             found = vars(owner)[name]
             if any(code in codes for code in _codes(found)):
-                yield Lookup(owner if _is_pytorchs(owner) else cls, name, found)
+                yield Lookup(owner if is_pytorchs(owner) else cls, name, found)
 
 
 def _codes(member: Any) -> Iterator[types.CodeType]:

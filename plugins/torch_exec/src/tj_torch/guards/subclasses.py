@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tj_torch.guards.guard import Guards
-from tj_torch.guards.members import guard_methods
+from tj_torch.guards.members import guard_methods, is_pytorchs
 
 __all__ = ["methods_check", "own_bases"]
 
@@ -16,7 +16,7 @@ __all__ = ["methods_check", "own_bases"]
 def own_bases(kind: type) -> list[type]:
     """Classes before `torch.Tensor` in the resolution order of ``kind``, except PyTorch's."""
     before = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
-    return [base for base in before if base.__module__.partition(".")[0] != "torch"]
+    return [base for base in before if not is_pytorchs(base)]
 
 
 def methods_check(values: Iterable[Any]) -> Callable[[], bool] | None:

@@ -22,7 +22,6 @@ from tj_torch.ops import denied, flags, overwrites, refusals, stateless, wiring
 from tj_torch.ops.context import spellings
 from tj_torch.ops.contexts import autocast_devices
 from tj_torch.ops.expansion import kinds
-from tj_torch.ops.expansion.derive import Derivation, Slot
 from tj_torch.ops.expansion.observed import Observed, observed
 from tj_torch.ops.expansion.operations import expand_operation
 from tj_torch.ops.memo.memo import Memo
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     from tj_torch.ops.expansion.derive import Derivation, Slot
+
 
 __all__ = ["TorchDialects", "rule_tables"]
 

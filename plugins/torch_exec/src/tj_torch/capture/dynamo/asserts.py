@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo.handlers import Handlers
 from tj_torch.capture.dynamo.patches import has, replace, stop, with_settings
 from tj_torch.runtime.asserting import asserted
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from tj_torch.capture.dynamo.handlers import Handlers
+
 
 __all__ = ["keep_assertions"]
 

@@ -192,11 +192,11 @@ def _methods_of_numbers(stack: ExitStack) -> None:
 def _method_of_constant(original: Callable[..., Any]) -> Callable[..., Any]:
     def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
         cls = type(self.value)
-        args = [v.realize() for v in args]
-        known = cls in _OTHERS and (name in _OPERATORS or name in _REFLECTED)
-        # `torch.Tensor.__radd__(1, x)` comes here, too, and raises.
-        if known and not any(v.is_tensor() for v in args):
-            return _unbound(cls, tx, name, [self, *args], kwargs)
+        if cls in _OTHERS and (name in _OPERATORS or name in _REFLECTED):
+            args = [v.realize() for v in args]
+            # `torch.Tensor.__radd__(1, x)` comes here, too, and raises.
+            if not any(v.is_tensor() for v in args):
+                return _unbound(cls, tx, name, [self, *args], kwargs)
         return original(self, tx, name, args, kwargs)
 
     return call_method

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.dynamo import releases
-from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.capture.dynamo.patches import replace, stop
 from tj_torch.guards.subclasses import own_bases
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from tj_torch.capture.dynamo.observations import Observations
+
 
 __all__ = [
     "UNSEEN",

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tj_torch.capture.fx.facts import FxFacts
 from tj_torch.guards.inputs import OpenProgramError
 from tj_torch.guards.modules import GLOBAL_HOOKS, hooks_of
 from tj_torch.torch_private.runtime import pytree

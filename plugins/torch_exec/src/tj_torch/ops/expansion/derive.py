@@ -35,7 +35,6 @@ from tj_torch.ops.expansion.autograd_info import (
 )
 from tj_torch.ops.expansion.body import alias_facts, live_calls, references
 from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent, missing_symbols
-from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion, Run, Traced
 from tj_torch.ops.python_backwards import changing
