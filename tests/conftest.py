@@ -1,4 +1,4 @@
-"""What the tests across distributions look at: every distribution of this tree, and its sources."""
+"""Fixtures of the tests across distributions: every distribution of this tree, and its sources."""
 
 from __future__ import annotations
 

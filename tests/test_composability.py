@@ -37,7 +37,7 @@ def lines(row: Row) -> str:
 
 
 def page() -> str:
-    """What ``docs/composability.md`` says; run this file to write it."""
+    """The text of ``docs/composability.md``; run this file to write it."""
     parts = [
         "# What works together",
         "",

@@ -76,7 +76,7 @@ def rendered(path: Path, folder: Path) -> str:
 
 
 def run(block: Block, path: Path, folder: Path, namespace: dict[str, Any]) -> str:
-    """Run one block and return what it prints."""
+    """Run a block and return its output."""
     code, file = "\n" * (block.line - 1) + block.text, str(path)
     if match := FILE.match(block.text):
         saved = folder / match[1]
@@ -137,7 +137,7 @@ def test_output_is_compared(tmp_path: Path) -> None:
 
 
 def public_names() -> dict[str, Any]:
-    """What `tj_core` and `tj_core.extend` export."""
+    """Exports of `tj_core` and `tj_core.extend`."""
     import tj_core
     import tj_core.extend
 
@@ -262,11 +262,11 @@ NAMED_FUNCTION = re.compile(r"`([\w.]+)`\s+\(`(\w+/[\w/]+\.py)`\)")
 """A function or class, with its file after it."""
 
 OTHERS = ("test/", "dynamo/", "functorch/", "test_")
-"""How paths begin that are in PyTorch's sources, or in the folder that was named last."""
+"""Beginnings of paths in PyTorch's sources, or in the folder that was named last."""
 
 
 def places(path: str) -> list[Path]:
-    """What ``path`` may name: from the root, from a folder of sources, from a package."""
+    """Files that ``path`` may name: from the root, from a folder of sources, from a package."""
     sources = [ROOT / folder for folder in SOURCES.values()]
     folders = [ROOT, *(s.parent for s in sources), *sources]
     return [folder / path for folder in folders if (folder / path).exists()]

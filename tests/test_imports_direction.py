@@ -59,7 +59,7 @@ def imports_when_loaded(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def of_ours(distribution: Any, distributions: Distributions) -> Iterator[tuple[str, str]]:
-    """Which other distributions of this tree one imports, with where."""
+    """Imports of other distributions of this tree by a distribution, with the places."""
     packages = {d.package: d.name for d in distributions.values()}
     for file in distribution.files:
         for line, module in imports(file):
@@ -139,7 +139,7 @@ def test_requirements_have_no_cycle(distributions: Distributions) -> None:
 
 
 def test_plugin_modules_load_light(distributions: Distributions) -> None:
-    """What an entry point names imports the standard library, tj_core and its package's options."""
+    """Modules of entry points import the standard library, tj_core and their package's options."""
     light = {*sys.stdlib_module_names, "tj_core"}
     wrong = [
         f"{file}:{line}: {module}"

@@ -1,4 +1,4 @@
-"""What the benchmarks say a workload takes at least: which kernels, and which bytes."""
+"""Least kernels and bytes of a workload, as the benchmarks count them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ X, W = torch.ones(8, 16), torch.ones(16, 16)
 
 
 def recorded(limits: Any, run: Any) -> tuple[list[int], int]:
-    """How often each large kernel runs, and the bytes beside them."""
+    """Numbers of runs of each large kernel, and the bytes beside them."""
     recorder = limits.Recorder()
     with recorder:
         result = run()

@@ -19,7 +19,7 @@ pytest.importorskip("transformers", reason="the model is transformers'")
 
 
 def kernels(run: Callable[[], Any]) -> dict[str, int]:
-    """How often PyTorch's products and products' gradients ran."""
+    """Numbers of runs of PyTorch's products and products' gradients."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         run()
     return {e.key: e.count for e in profile.key_averages() if e.key in ("aten::mm", "aten::silu")}

@@ -34,7 +34,7 @@ def sizes(name: str) -> list[tuple[int, int]]:
 
 
 def chosen(*names: str) -> tuple[str, ...]:
-    """All models with ``TJ_FULL=1``, else those named."""
+    """Models for a test: every model with ``TJ_FULL=1``, else ``names``."""
     return tuple(MODELS) if FULL else names
 
 

@@ -28,7 +28,7 @@ NOT_EXPANDED = {"torch._C._log_api_usage_once"}
 
 
 def chosen(*names: str) -> tuple[str, ...]:
-    """All models with ``TJ_FULL=1``, else those named."""
+    """Models for a test: every model with ``TJ_FULL=1``, else ``names``."""
     return tuple(MODELS) if FULL else names
 
 

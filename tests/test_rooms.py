@@ -80,7 +80,7 @@ def modules(distribution: Any) -> dict[str, Path]:
 
 @dataclass
 class Facts:
-    """What these tests ask of a file, which is read once.
+    """Facts of a file for these tests, read once.
 
     ``imported`` are dotted names, of ``from a import b`` both ``a`` and ``a.b``; ``called`` the
     names of functions; ``made`` and ``looked_up`` lines that make a trace, or a copy of one with
@@ -219,7 +219,7 @@ BUILDERS = (
 """Where traces are made: in the editor, by capture, and where text is read."""
 
 OF_TRACES = frozenset({"calls", "inputs", "stage", "history"})
-"""What traces have, and calls have not."""
+"""Attributes of traces that calls do not have."""
 
 
 def test_traces_are_made_in_the_editor_by_capture_and_by_the_parser(
@@ -233,7 +233,7 @@ def test_traces_are_made_in_the_editor_by_capture_and_by_the_parser(
 
 
 def test_source_becomes_functions_in_one_place(distributions: Distributions) -> None:
-    """`define` makes all that is generated, so that tracebacks show it; three others evaluate."""
+    """`define` compiles generated functions, so that tracebacks show their text; three evaluate."""
     found = set()
     for distribution in distributions.values():
         if distribution.package not in ("tj_core", "tj_torch", "tj_autograd"):

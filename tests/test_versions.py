@@ -1,4 +1,4 @@
-"""One version for all distributions, and ranges between them that admit it."""
+"""Distributions have one version, which the ranges between them admit."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_a_key_of_no_operation_is_refused() -> None:
 def test_the_tangent_of_a_sum_does_not_run_the_program_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is one number, expanded; the backward takes it by rows."""
+    """The tangent of a sum is an expanded number; the backward reads its rows."""
 
     def again(self: Any) -> Any:
         raise AssertionError("the program runs again")

@@ -40,7 +40,7 @@ LOG = Log()
 
 
 class Held(torch.Tensor):
-    """Holds one tensor; operators on it run on that, after ``note`` is told of them."""
+    """Wrapper of one tensor; its handler calls ``note``, then runs the operator on that tensor."""
 
     held: torch.Tensor
 

@@ -46,7 +46,7 @@ def ignores(x: Any, y: Any) -> Any:
 
 
 def facts(f: Callable[..., Any], x: Any, y: Any) -> Any:
-    """What ``f`` returns, and the gradients of the arguments."""
+    """Result of ``f``, and gradients of the arguments."""
     out = f(x, y)
     out.sum().backward()
     return [

@@ -77,7 +77,7 @@ SHAPES = [(3, 4, 2, 5), (3, 4, 2, 5), (6, 8, 3, 2)]
 
 
 def seen(tensor: Any, given: list[Any]) -> Any:
-    """The view of a caller of a result: of one that holds others, these, and which it was given."""
+    """Facts of a result for its caller; of a wrapper, also its parts, given ones by index."""
     facts = [type(tensor), tensor.requires_grad, tensor.is_leaf]
     if isinstance(tensor, LowRank):
         held = [tensor.u, tensor.v]

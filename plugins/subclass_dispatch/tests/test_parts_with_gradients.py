@@ -1,7 +1,7 @@
 """Tensor subclasses that hold tensors which require gradients.
 
-To autograd there is the tensor, and not what it holds: operators on it have no gradients with
-respect to that. A function that looks into it has.
+Autograd sees the wrapper and not its parts: operators on the wrapper have no gradients with
+respect to the parts. A function that reads a part has gradients.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ RUNS: dict[str, tuple[Program, Callable[[Any], Any]]] = {
     "a tensor of detached ones": (lambda x, w: made_of_detached(x) * 2, plain),
     "of detached ones, beside a gradient": (lambda x, w: made_of_detached(x).a * w, plain),
 }
-"""Programs that are captured, and what makes their first argument of one that has gradients."""
+"""Captured programs, each with the maker of its first argument from a leaf with gradients."""
 
 AS_IT_IS: dict[str, tuple[Program, Callable[[Any], Any]]] = {
     "a function looks into an argument": (lambda m, w: held_by(m) * w, wrapped),
@@ -85,7 +85,7 @@ AS_IT_IS: dict[str, tuple[Program, Callable[[Any], Any]]] = {
 
 
 def facts(program: Program, make: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """What the program gives: types, values, what requires gradients, and gradients."""
+    """Results of the program: types, values, `requires_grad`, and gradients."""
     values = torch.linspace(-1, 1, 6).reshape(2, 3)
     x, w = values.clone().requires_grad_(), (values + 2).requires_grad_()
     result = program(make(x), w)

@@ -38,7 +38,7 @@ def parts(t: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def seen(t: torch.Tensor, known: list[torch.Tensor]) -> Any:
-    """All that tells one tensor from another, but for its values."""
+    """Facts of a tensor, except for its values."""
     facts = t.requires_grad, t.is_leaf, t._version, t._is_view(), tuple(t.shape), t.stride()
     dense = [(p.stride(), p._version) for p in parts(t)]
     memory = {p.untyped_storage()._cdata for p in parts(t)}
@@ -50,7 +50,7 @@ def seen(t: torch.Tensor, known: list[torch.Tensor]) -> Any:
 
 
 def observed(f: Callable[..., Any], make: Callable[[], tuple[list[Any], list[Any]]]) -> Any:
-    """What a call of ``f`` does; ``make`` gives leaves, and arguments made of them."""
+    """Observations of a call of ``f``; ``make`` gives leaves, and arguments made of them."""
     torch.manual_seed(0)
     leaves, args = make()
     try:
@@ -200,7 +200,7 @@ def computed_twice(x: Any) -> Any:
 
 
 def test_results_that_are_equal_hold_no_memory_in_common() -> None:
-    """Whoever gets one of them may write to it."""
+    """The caller may write to either result."""
     assert_dense(check(computed_twice, plain))
 
 
@@ -249,7 +249,7 @@ def test_arguments_that_hold_the_same_memory(f: Any, make: Any) -> None:
 
 
 class Halving(Labeled):
-    """One whose ``copy_`` halves what it copies."""
+    """Subclass whose ``copy_`` halves the source."""
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -290,7 +290,7 @@ def test_a_view_that_holds_memory_of_its_own_is_one_to_autograd() -> None:
 
 @pytest.mark.parametrize("later", [lambda x: x, lambda x: x.detach()])
 def test_a_write_after_the_call_is_noticed_by_the_backward(later: Any) -> None:
-    """What is saved is what the argument holds, which counts no writes of its own."""
+    """The backward saves the parts of the argument, whose version counters see no write."""
     for run in (torch.mul, tj.jit(lambda x, y: x * y, session=SESSION)):
         x, y = (two(3).requires_grad_() * 1 for _ in range(2))
         out = run(x, y)

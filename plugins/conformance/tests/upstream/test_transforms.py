@@ -21,7 +21,7 @@ X = torch.tensor([1.0, 2.0, -3.0])
 
 @pytest.fixture
 def jitted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The functions that are jitted, which run as they are."""
+    """Arguments of `tj.jit`, which leaves them unchanged here."""
     functions: list[Any] = []
 
     def jit(function: Any) -> Any:

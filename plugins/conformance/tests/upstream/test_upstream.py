@@ -166,7 +166,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(tree: Path) -> dict[str, Outcome]:
-    """What becomes of tests that need no PyTorch, by their method's name."""
+    """Outcomes of tests that need no PyTorch, by their method's name."""
     job = Run(tree / "test/test_plain.py", Kind.WRAPPED, Mode.PLAIN)
     outcomes = run(job, Limits(seconds=4))
     return {name.partition(".")[2]: outcome for name, outcome in outcomes.items()}

@@ -1,4 +1,4 @@
-"""Autocast without a plugin that heeds which casts it keeps, and PyTorch's cache of them."""
+"""Autocast without a plugin for notes on kept casts, and PyTorch's cache of casts."""
 
 from __future__ import annotations
 

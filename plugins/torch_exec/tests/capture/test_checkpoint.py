@@ -1,4 +1,4 @@
-"""`torch.utils.checkpoint`: what is saved, what runs again, what is drawn is what eager does."""
+"""`torch.utils.checkpoint`: saved tensors, recomputation and random numbers are eager's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may stand inside of a checkpoint, and what rules make of it."""
+"""Programs inside of checkpoints, and gradient rules that fire in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flex attention: what it computes is what eager does."""
+"""Flex attention: results and gradients are eager's."""
 
 from __future__ import annotations
 

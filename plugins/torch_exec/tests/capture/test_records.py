@@ -29,7 +29,7 @@ def by_setting(x: torch.Tensor, setting: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("make", [lambda: Setting(3.0, 1), lambda: Frozen(3.0)])
 def test_a_record_of_constants_is_a_constant(make: Any) -> None:
-    """What makes one changes nothing, so calls after it are known."""
+    """A record's constructor changes nothing, so calls after it are known."""
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return by_setting(x.sin(), make()) + 1

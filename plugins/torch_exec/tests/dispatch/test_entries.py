@@ -1,4 +1,4 @@
-"""Entries: each is for who was who, ends with what it is of, and there are not too many."""
+"""Entries: aliasing of arguments, the death of guarded objects, and the limit of entries."""
 
 from __future__ import annotations
 

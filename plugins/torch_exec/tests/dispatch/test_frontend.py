@@ -1,4 +1,4 @@
-"""Any Python program: how it is called, what it returns, what else it does, is what eager does."""
+"""Any Python program: calling conventions, results and side effects are eager's."""
 
 from __future__ import annotations
 

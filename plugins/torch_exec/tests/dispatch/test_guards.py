@@ -1,4 +1,4 @@
-"""What makes an entry invalid: a changed condition retraces, an unchanged one never does.
+"""Guards of entries: a changed condition retraces, an unchanged one never does.
 
 The list is that of everything a PyTorch program can read; each test changes one thing and compares
 with eager, and says whether a new entry was needed.

@@ -40,7 +40,7 @@ class Low:
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    """One session, hence one memo, for all tests."""
+    """Session whose memo the tests share."""
     return Session(plugins=[Low(), "torch"])
 
 

@@ -167,7 +167,7 @@ def gradients_of_convolutions(count: int) -> Iterator[tuple[torch.Tensor, ...]]:
 
 
 def test_gradients_of_convolutions() -> None:
-    """Of weights with one element per channel, too, all of whose memory formats are one."""
+    """Weights with one element per channel have a single memory format."""
     operator, pairs = torch.ops.aten.convolution_backward.default, [[1, 1], [0, 0], [1, 1]]
     seen = set()
     for given in gradients_of_convolutions(120):

@@ -36,7 +36,7 @@ def session() -> tj.Session:
 
 
 FIGURES = Figures()
-"""Figures of all programs that were compared."""
+"""Figures of the compared programs."""
 
 
 def functional(fn):

@@ -2,7 +2,7 @@
 
 The programs are those of `board.py` and `board_values.py`. Every run measures tj's column, and
 torch.compile's for a few programs; ``TJ_FULL=1`` measures it for all programs, and compares with
-the table. ``python test_scoreboard.py`` writes the table. ``-rP`` prints it.
+the table. ``python test_scoreboard.py`` writes the table. ``-rP`` prints the table.
 """
 
 from __future__ import annotations
