@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -59,17 +59,25 @@ def replicated_inside(jit: Jit) -> Any:
         return _train(jit(DistributedDataParallel(net))), state(net)
 
 
-@falls_back("Dynamo does not capture the hooks that gather shards", "graph break")
-def sharded(jit: Jit) -> Any:
-    """``fully_shard`` of a module that is jitted then."""
+def _sharded(wrap: Callable[[Any, Any], Any]) -> Any:
     with _group():
-        mesh = init_device_mesh("cpu", (1,))
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3))
-        fully_shard(net, mesh=mesh)
-        losses = _train(jit(net))
+        losses = _train(wrap(net, init_device_mesh("cpu", (1,))))
         weights: list[Any] = list(net.parameters())
         return losses, [p.full_tensor() for p in weights]
+
+
+@works
+def sharded_inside(jit: Jit) -> Any:
+    """``fully_shard`` of a module that is jitted then."""
+    return _sharded(lambda net, mesh: jit(fully_shard(net, mesh=mesh)))
+
+
+@works
+def sharded_outside(jit: Jit) -> Any:
+    """``fully_shard`` of a jitted module."""
+    return _sharded(lambda net, mesh: fully_shard(jit(net), mesh=mesh))
 
 
 @works

@@ -16,6 +16,8 @@ from tj_torch.capture.sources import stack_source
 from tj_torch.dispatch.dispatcher import Dispatcher, Made, weakly
 from tj_torch.dispatch.entries import Entries, first_lines
 from tj_torch.dispatch.error_notes import note_line, with_notes
+from tj_torch.dispatch.module import forward_of
+from tj_torch.dispatch.outer_hooks import around, has_outer_hooks
 from tj_torch.dispatch.templates import Row, make_frame
 from tj_torch.guards.ambient import guard_modes, mode_counters
 from tj_torch.guards.entry import EntryGuards
@@ -68,7 +70,10 @@ class _Call:
 
 
 class DynamoPrograms:
-    """Programs of a function or module ``original``; without ``whole``, all below the hook."""
+    """Programs of a function or module ``original``; without ``whole``, all below the hook.
+
+    ``module`` is the module whose ``forward`` the function ``original`` calls, without its hooks.
+    """
 
     failures: tuple[type[Exception], ...] = (
         dynamo.Uninitialized,
@@ -77,12 +82,20 @@ class DynamoPrograms:
         PassError,
     )
 
-    def __init__(self, original: Callable[..., Any], whole: bool = True) -> None:
+    def __init__(
+        self,
+        original: Callable[..., Any],
+        whole: bool = True,
+        module: torch.nn.Module | None = None,
+    ) -> None:
         self.original = original
+        self.module = original if isinstance(original, torch.nn.Module) else module
         self.whole = whole
-        self.parameters = _parameters(original)
+        self.parameters = _parameters(original if module is None else module)
         self.initializing = 0
         self._hooked: Callable[..., Any] | None = None
+        self._inner: Dispatcher[Row] | None = None
+        self._around: Callable[..., Any] | None = None
 
     def make_callable(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
         """Make the callable; see `make_frame`."""
@@ -91,7 +104,7 @@ class DynamoPrograms:
             return dispatcher.miss(_Call(frame, args, kwargs))
 
         frame = make_frame(self.original, miss, *mode_counters())
-        self.root, self.hits, self._publish = frame.root, frame.hits, frame.publish
+        self.root, self._hits, self._publish = frame.root, frame.hits, frame.publish
         if not self.whole:
             dispatcher.elsewhere = self.hooked(dispatcher)
         return dynamo.inlined_as(frame.call, frame.root)
@@ -99,6 +112,10 @@ class DynamoPrograms:
     def publish(self, rows: tuple[Row, ...]) -> None:
         """Set the rows that the callable tries."""
         self._publish(rows)
+
+    def hits(self) -> int:
+        """Number of calls that a row has answered, those within outer hooks included."""
+        return self._hits() + (0 if self._inner is None else self._inner.hits())
 
     def hooked(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
         """The program under PyTorch's eval-frame hook."""
@@ -110,10 +127,14 @@ class DynamoPrograms:
 
     def traced(self, jitted: Jitted) -> Callable[..., Any]:
         """The user's unjitted program, by the object that the tracer knows."""
-        return jitted.original()
+        return jitted.original() if self.module in (None, self.original) else self.original
 
     def outside(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any] | None:
-        """The program itself if its call returns before it has run; the hook in function modes."""
+        """Function for a call that is not captured whole; None for one that is.
+
+        The program itself if its call returns before it has run; the hook in function modes; and
+        hooks of modules that are not captured, around the captured ``forward``.
+        """
         if any(is_one(self.original) for is_one in _RUN_LATER):
             dispatcher.entries.fall_back(
                 "a coroutine or generator has no single call to compile; it runs as it is", None
@@ -123,13 +144,26 @@ class DynamoPrograms:
         if dynamo.function_modes():  # as `with torch.device(...)`: guarded by the hook alone
             dispatcher.elsewhere_calls += 1
             return self.hooked(dispatcher)
+        if self.module is self.original and has_outer_hooks(self.module):
+            return self._within_hooks(dispatcher)
         return None
+
+    def _within_hooks(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
+        """Call of the module's hooks around a compiled ``forward``, which has its own entries."""
+        if self._around is None:
+            jitted, module = dispatcher.jitted, self.module
+            assert module is not None
+            programs = DynamoPrograms(forward_of(module), module=module)
+            self._inner = Dispatcher(jitted, dispatcher.compiler, programs)
+            dispatcher.count_hits()  # instead of the inner dispatcher's
+            self._around = around(module, jitted.original, self._inner.take_call())
+        return self._around
 
     def given(self, call: _Call) -> Iterator[Any]:
         """Leaves of a call's arguments, and parameters and buffers of a module."""
         yield from pytree.tree_leaves(call.values)
-        if isinstance(self.original, torch.nn.Module):
-            yield from itertools.chain(self.original.parameters(), self.original.buffers())
+        if self.module is not None:
+            yield from itertools.chain(self.module.parameters(), self.module.buffers())
 
     # ------------------------------------------------------------------ compiling
 
@@ -183,7 +217,7 @@ class DynamoPrograms:
         guards, noticed = Guards(["frame"]), captured.noticed
         if not any(isinstance(e, torch.Tensor) for e in captured.examples):
             guard_modes(guards)
-        classes = module_types(self.original, captured.graph, codes)
+        classes = module_types(self.module or self.original, captured.graph, codes)
         running = running_members(noticed.classes, frozenset(codes))
         guard_members(guards, (*forwards(classes), *noticed.lookups.values(), *running))
         guard_methods(guards, noticed.subclasses)

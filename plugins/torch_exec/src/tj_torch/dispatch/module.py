@@ -14,11 +14,13 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tj_torch.torch_private.composable import share_state
+
 if TYPE_CHECKING:
     import torch
     from tj_core.extend import Jitted
 
-__all__ = ["Dispatching", "JittedModule", "calling", "wrap_module"]
+__all__ = ["Dispatching", "JittedModule", "calling", "forward_of", "wrap_module"]
 
 NO_MEMBERS: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -74,6 +76,15 @@ def calling(module: torch.nn.Module) -> Callable[..., Any]:
     return tj_root
 
 
+def forward_of(module: torch.nn.Module) -> Callable[..., Any]:
+    """Function that Dynamo inlines for a call of ``module`` without its hooks."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return module.forward(*args, **kwargs)
+
+    return forward
+
+
 def wrap_module(
     module: torch.nn.Module, dispatcher: Dispatching, members: Mapping[str, Any] = NO_MEMBERS
 ) -> Any:
@@ -85,6 +96,7 @@ def wrap_module(
     object.__setattr__(wrapper, "__tj__", dispatcher.jitted)
     object.__setattr__(wrapper, "_tj_call", dispatcher.take_call())
     dispatcher.jitted.original = _original(module, wrapper)
+    share_state(module, wrapper)
     return wrapper
 
 

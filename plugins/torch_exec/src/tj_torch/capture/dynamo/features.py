@@ -34,7 +34,7 @@ from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.capture.dynamo.patches import leave_frames, noting
 from tj_torch.capture.lost import say_lost
 from tj_torch.ops.fake_modes import corrected_fake_kernels
-from tj_torch.torch_private import dynamo, shapes
+from tj_torch.torch_private import composable, dynamo, shapes
 from tj_torch.torch_private.features import Correction, Needs, apply_features, missing
 from tj_torch.torch_private.lookup import Name
 from tj_torch.torch_private.tables import Table
@@ -360,6 +360,13 @@ FEATURES: tuple[Correction, ...] = (
         None,
         probes.strides,
     ),
+    Correction(
+        "sharded modules",
+        "a module that is jitted after `fully_shard` is part of the sharded model",
+        "its parameters stay gathered between forward and backward",
+        probe=probes.sharded_modules,
+        needs=Needs(),
+    ),
 )
 """All corrections, in the order in which they are made."""
 
@@ -386,7 +393,7 @@ TABLE = Table(
     "tj-torch",
     f"{__name__}:TABLE",
     "tj_torch.capture.dynamo",
-    {**dynamo.NAMES, **shapes.NAMES},
+    {**dynamo.NAMES, **shapes.NAMES, **composable.NAMES},
     FEATURES,
     look=_missing,
     used=_replaced,

@@ -13,8 +13,9 @@ import tj_core as tj
 import torch
 
 from tj_torch.capture.eager_probe import equal_to_eager, jitted, scope_of
+from tj_torch.torch_private.composable import NAMES
 
-__all__ = ["captured"]
+__all__ = ["captured", "sharded_modules"]
 
 
 def captured() -> None:
@@ -27,6 +28,18 @@ def captured() -> None:
         fallbacks = [fallback.reason for fallback in tj.stats(program).fallbacks]
         assert not fallbacks, fallbacks[0]
         assert "gelu" in str(tj.last_trace(program)), "the program has no trace"
+
+
+def sharded_modules() -> None:
+    """See that PyTorch finds the state of a managed module by the jitted one, too."""
+    get, insert = (NAMES[name].find() for name in NAMES)
+    module, state = torch.nn.Linear(2, 2), _Managed()
+    insert(module, state)
+    assert get(tj.jit(module)) is state, "the state is not found"
+
+
+class _Managed:
+    """Stand-in for the state of a sharded module."""
 
 
 _EXAMPLE = """
