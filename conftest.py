@@ -17,8 +17,9 @@ OF_FOLDERS = {
     "autograd": "torch,autograd",
     "autocast": "torch,autograd,autocast",
     "subclass_dispatch": "torch,autograd,subclass",
+    "distributed": "torch,autograd,subclass,distributed",
     "subclasses": "torch,subclass",
-    "test_composability.py": "torch,subclass",
+    "test_composability.py": "torch,subclass,distributed",
 }
 """The plugins of tests in folders and files of that name, if more than tj-torch."""
 

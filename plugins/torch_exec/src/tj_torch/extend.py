@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tj_torch.capture.eager_probe import equal_to_eager
 from tj_torch.capture.lost import say_lost
+from tj_torch.dispatch.wrappers import MODULE_WRAPPERS
 from tj_torch.functionalize.between import CROSSING
 from tj_torch.functionalize.objects import Unsuitable
 from tj_torch.ops.context import AUTOCAST, surroundings
@@ -36,6 +37,7 @@ from tj_torch.torch_private.tables import Feature, Table, later, registered
 __all__ = [
     "AUTOCAST",
     "CROSSING",
+    "MODULE_WRAPPERS",
     "TENSOR_KINDS",
     "WIRING",
     "Derivation",

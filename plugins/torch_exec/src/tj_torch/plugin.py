@@ -72,12 +72,13 @@ def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
     from tj_torch.capture.dynamo import trace_limits
     from tj_torch.capture.dynamo.features import TABLE
     from tj_torch.capture.fx import facts
+    from tj_torch.dispatch import wrappers
     from tj_torch.ops.service import rule_tables
     from tj_torch.torch_private.tables import registered
 
     captured = (
         autocast_notes.rules(), facts.rules(), levels.rules(), raising_calls.rules(),
-        trace_limits.rules(), registered(TABLE),
+        trace_limits.rules(), registered(TABLE), wrappers.rules(),
     )  # fmt: skip
     return (*rule_tables(options.memo_size), *captured)
 

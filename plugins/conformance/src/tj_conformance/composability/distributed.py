@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tj_conformance.composability.net import data, jitted_net, state
-from tj_conformance.composability.row import Jit, falls_back, works
+from tj_conformance.composability.row import Jit, works
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ def replicated_outside(jit: Jit) -> Any:
         return _train(wrapped), state(net)
 
 
-@falls_back("Dynamo does not capture the wrapper's bookkeeping", "graph break")
+@works
 def replicated_inside(jit: Jit) -> Any:
     """A ``DistributedDataParallel`` module, jitted."""
     with _group():

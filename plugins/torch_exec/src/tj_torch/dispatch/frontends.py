@@ -16,6 +16,7 @@ from tj_torch.dispatch.dynamo import DynamoPrograms
 from tj_torch.dispatch.function import wrap_function
 from tj_torch.dispatch.fx import FxPrograms, graph_module, is_exported
 from tj_torch.dispatch.module import wrap_module
+from tj_torch.dispatch.wrappers import MODULE_WRAPPERS, inner_attribute, wrap_around
 from tj_torch.ops.service import TorchDialects
 
 __all__ = ["frontends"]
@@ -56,8 +57,11 @@ def _wrap(whole: bool, probe: bool, fn: Any, jitted: Jitted) -> Any:
             "an ExportedProgram is no Python that can be captured",
             hint='tj.jit(program, frontend="fx"), or tj.jit(program.module(), ...)',
         )
-    programs = DynamoPrograms(fn, whole)
+    attribute = inner_attribute(fn, jitted.session.tables[MODULE_WRAPPERS])
+    programs = DynamoPrograms(fn if attribute is None else getattr(fn, attribute), whole)
     made = autocasting(Dispatcher(jitted, _compiler(jitted, probe), programs))
+    if attribute is not None:
+        return wrap_around(fn, attribute, made)
     return wrap_module(fn, made) if isinstance(fn, torch.nn.Module) else wrap_function(fn, made)
 
 

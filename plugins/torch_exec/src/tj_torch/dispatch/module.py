@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from tj_core.extend import Jitted
 
-__all__ = ["Dispatching", "JittedModule", "calling", "forward_of", "wrap_module"]
+__all__ = ["Dispatching", "JittedModule", "calling", "forward_of", "make_wrapper", "wrap_module"]
 
 NO_MEMBERS: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -89,13 +89,21 @@ def wrap_module(
     module: torch.nn.Module, dispatcher: Dispatching, members: Mapping[str, Any] = NO_MEMBERS
 ) -> Any:
     """Make the jitted ``module``; ``members`` override those of its class."""
+    wrapper = make_wrapper(module, dispatcher.jitted, dispatcher.take_call(), members)
+    dispatcher.jitted.original = _original(module, wrapper)
+    return wrapper
+
+
+def make_wrapper(
+    module: torch.nn.Module, jitted: Jitted, call: Callable[..., Any], members: Mapping[str, Any]
+) -> Any:
+    """Make a jitted ``module`` whose calls ``call`` answers, unless ``members`` say otherwise."""
     wrapper: Any = object.__new__(
         _wrapper_type(type(module), members)
     )  # not cls.__new__, which may require arguments
     object.__setattr__(wrapper, "__dict__", module.__dict__)
-    object.__setattr__(wrapper, "__tj__", dispatcher.jitted)
-    object.__setattr__(wrapper, "_tj_call", dispatcher.take_call())
-    dispatcher.jitted.original = _original(module, wrapper)
+    object.__setattr__(wrapper, "__tj__", jitted)
+    object.__setattr__(wrapper, "_tj_call", call)
     share_state(module, wrapper)
     return wrapper
 

@@ -1,0 +1,120 @@
+"""Processes of a group on gloo, which run one program after another; for tests without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import importlib.util
+import multiprocessing
+import pickle
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import distributed
+
+__all__ = ["TIMEOUT", "Failure", "Ranks"]
+
+TIMEOUT = 60.0
+"""Seconds after which a program that waits for another process ends with an error."""
+
+
+class Failure(NamedTuple):
+    """An error of one process: its type's name, its text, and its traceback."""
+
+    kind: str
+    text: str
+    trace: str
+
+
+class Ranks:
+    """``size`` processes. Each program has a group of its own, named by a new file."""
+
+    def __init__(self, size: int = 2) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory()
+        self._runs = 0
+        self._processes, self._ends = [], []
+        for rank in range(size):
+            end, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, rank, size), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._ends.append(end)
+
+    def run(self, file: str, name: str, *args: Any) -> list[Any]:
+        """Results of the function ``name`` in ``file`` by rank; a `Failure` for one that raises.
+
+        Results and ``args`` are pickled.
+
+        :raises TimeoutError: if a process does not answer. The processes are ended then.
+        """
+        self._runs += 1
+        store = str(Path(self._folder.name) / str(self._runs))
+        for end in self._ends:
+            end.send_bytes(pickle.dumps((store, file, name, args)))
+        found = []
+        for rank, end in enumerate(self._ends):
+            if not end.poll(4 * TIMEOUT):
+                self.close()
+                raise TimeoutError(f"rank {rank} does not answer")
+            found.append(pickle.loads(end.recv_bytes()))
+        return found
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._folder.cleanup()
+
+
+def _serve(end: Any, rank: int, size: int) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            store, file, name, args = pickle.loads(end.recv_bytes())
+        except EOFError:
+            return
+        end.send_bytes(pickle.dumps(_run(store, rank, size, file, name, args)))
+
+
+@functools.cache
+def _loaded(file: str) -> Any:
+    """The module in ``file``, which no import finds: tests are no package."""
+    spec = importlib.util.spec_from_file_location(f"_{Path(file).stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _run(store: str, rank: int, size: int, file: str, name: str, args: Any) -> Any:
+    try:
+        with _group(store, rank, size):
+            program: Callable[..., Any] = getattr(_loaded(file), name)
+            return program(*args)
+    except Exception as error:
+        return Failure(type(error).__name__, str(error), traceback.format_exc())
+
+
+@contextlib.contextmanager
+def _group(store: str, rank: int, size: int) -> Iterator[None]:
+    distributed.init_process_group(
+        "gloo",
+        store=distributed.FileStore(store, size),
+        rank=rank,
+        world_size=size,
+        timeout=datetime.timedelta(seconds=TIMEOUT),
+    )
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
