@@ -260,7 +260,9 @@ COMMANDS = (
     Command(("tj-core", "tj-nvfuser"), GRADIENTS | {"nvfuser"}, ON_REFERENCE, "nvfuser"),
     Command(("tj-core", "tj-inductor"), GRADIENTS | {"inductor"}, fuses="inductor"),
     Command(("tj-core", "tj-onednn"), GRADIENTS | {"onednn"}),
-    Command(("tj-core[torch]",), GRADIENTS | {"inductor", "onednn"}, fuses="inductor"),
+    Command(
+        ("tj-core[torch]",), GRADIENTS | {"distributed", "inductor", "onednn"}, fuses="inductor"
+    ),
 )
 
 
