@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Distributions = Any
 
 ADAPTERS = (
-    "tj_torch/torch_private/", "tj_torch/ops/python_backwards.py",
+    "tj_torch/torch_private/", "tj_torch/ops/facts/python_backwards.py",
     "tj_torch/capture/dynamo/asserts.py", "tj_torch/capture/dynamo/corrections.py",
     "tj_inductor/adapter/", "tj_onednn/adapter.py",
     "tj_cudagraph/adapter.py", "tj_cudagraph/testing/recorder.py",

@@ -7,7 +7,7 @@ import torch
 from tj_autocast.notes import CAST_CACHE, LEAF, LeafNotes
 from tj_core.extend import Body, BoundSymbol, CaptureError, Context, Symbol, TensorProxy
 from tj_torch.capture.autocast_notes import Casts
-from tj_torch.ops.cast_cache import CastCache
+from tj_torch.ops.context.cast_cache import CastCache
 
 W = TensorProxy("w", shape=(2,), strides=(1,), requires_grad=True)
 UNDER = Context((("autocast.cpu", "bfloat16"), ("grad", True)))

@@ -10,11 +10,11 @@ import torch
 from tj_conformance.subclasses.kinds import Counted, Labeled, Lower, Packed, Scaled
 from tj_core.extend import Proxy, TensorProxy, leaves
 from tj_subclass.kind import rules
-from tj_torch.ops.convert import tensor_proxy
 from tj_torch.ops.errors import CannotExpand, ExpansionError
 from tj_torch.ops.expansion.derive import derive
 from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.kinds import Kinds
+from tj_torch.ops.values.convert import tensor_proxy
 from tj_torch.runtime.subclasses import flatten, unflatten
 from torch.testing._internal.two_tensor import TwoTensor
 

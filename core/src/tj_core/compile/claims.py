@@ -13,7 +13,7 @@ from tj_core.compile.kept_programs import implementations
 from tj_core.compile.kernels import RegionKernel
 from tj_core.compile.layouts import choices, readers
 from tj_core.ir.stage import Stage
-from tj_core.passes.claim import ClaimRecord, claim
+from tj_core.passes.claim import claim
 from tj_core.passes.fuse.fuse import FusedTrace, fuse, with_regions
 from tj_core.passes.fuse.layouts import Choice, Layouts
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tj_core.contract.rules import RuleTable
     from tj_core.ir.symbol import Symbol
     from tj_core.ir.trace import Trace
+    from tj_core.passes.claim_record import ClaimRecord
 
 __all__ = ["ClaimedProgram"]
 

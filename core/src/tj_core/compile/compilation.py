@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tj_core.compile.kernels import RegionKernel
     from tj_core.contract.decline import Decline
     from tj_core.ir.trace import Trace
-    from tj_core.passes.claim import ClaimRecord
+    from tj_core.passes.claim_record import ClaimRecord
 
 __all__ = ["Compilation", "Counts", "Later", "Track"]
 

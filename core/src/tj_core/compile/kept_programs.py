@@ -21,7 +21,7 @@ from tj_core.contract.fusion import FusionRegion
 from tj_core.errors import PluginError
 from tj_core.ir.proxy import Dim, NumberProxy, SymDim
 from tj_core.ir.sizes import size_symbols
-from tj_core.passes.claim import ClaimRecord
+from tj_core.passes.claim_record import ClaimRecord
 from tj_core.passes.fuse.fuse import FusedTrace
 from tj_core.passes.fuse.layouts import Choice
 from tj_core.text.encoding import NotPlainError, decoded, encoded

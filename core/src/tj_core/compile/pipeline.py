@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tj_core.contract.rules import RuleTable
     from tj_core.contract.sizes import ProgramSizes
     from tj_core.ir.tags import TagRegistry
-    from tj_core.passes.claim import ClaimRecord
+    from tj_core.passes.claim_record import ClaimRecord
     from tj_core.passes.fuse.layouts import Choice
 
 __all__ = ["Pipeline"]

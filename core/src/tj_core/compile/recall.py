@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tj_core.compile.steps import Steps
     from tj_core.compile.transforms import Ranked
     from tj_core.ir.trace import Trace
-    from tj_core.passes.claim import ClaimRecord
+    from tj_core.passes.claim_record import ClaimRecord
 
 __all__ = ["Recall"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tj_core.contract.decline import Decline
     from tj_core.host.jitted import Fallback
     from tj_core.ir.trace import Change, Trace
-    from tj_core.passes.claim import ClaimRecord
+    from tj_core.passes.claim_record import ClaimRecord
 
 __all__ = ["Explanation", "RegionUse", "explain_compilation"]
 

@@ -25,6 +25,7 @@ from tj_core.ir.proxy import NumberProxy, Proxy, requires_grad
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Context, Symbol
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
+from tj_core.passes.claim_record import ClaimRecord
 from tj_core.passes.fuse.plan import Fusers, plan
 from tj_core.passes.fuse.regions import names_constants
 
@@ -32,28 +33,10 @@ if TYPE_CHECKING:
     from tj_core.contract.fusion import Fusion
     from tj_core.contract.rules import Rule
     from tj_core.ir.tags import TagRegistry
-    from tj_core.source import Source
 
-__all__ = ["ClaimRecord", "Claimed", "claim"]
+__all__ = ["Claimed", "claim"]
 
 NEEDS_GRADIENT = "its outputs need gradients, and no gradient transform has run"
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRecord:
-    """The executor of a call, and the earlier executors that declined it, with reasons.
-
-    ``executor`` is None for a call that was replaced by its body. ``depth`` is the number of bodies
-    and regions around the call. ``fused`` is the symbol of the call's fusion region, if any.
-    """
-
-    call: str
-    symbol: Symbol
-    source: Source | None
-    executor: str | None
-    declined: tuple[tuple[str, str], ...] = ()
-    depth: int = 0
-    fused: Symbol | None = None
 
 
 @dataclass(frozen=True, slots=True)

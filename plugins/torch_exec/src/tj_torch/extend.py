@@ -11,9 +11,8 @@ from tj_torch.capture.lost import say_lost
 from tj_torch.dispatch.wrappers import MODULE_WRAPPERS
 from tj_torch.functionalize.between import CROSSING
 from tj_torch.functionalize.objects import Unsuitable
-from tj_torch.ops.context import AUTOCAST, surroundings
-from tj_torch.ops.contexts import is_on
-from tj_torch.ops.convert import device_to_torch, dtype_to_torch, tensor_proxy, to_core_tree
+from tj_torch.ops.context.ambient import is_on
+from tj_torch.ops.context.entering import AUTOCAST, surroundings
 from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.expansion.derive import Derivation, Slot
 from tj_torch.ops.expansion.expander import Expander
@@ -21,12 +20,13 @@ from tj_torch.ops.expansion.kinds import TENSOR_KINDS, TensorKind
 from tj_torch.ops.expansion.observed import same_operators
 from tj_torch.ops.expansion.python_functions import is_python, python_body
 from tj_torch.ops.expansion.run import Expansion
-from tj_torch.ops.names import resolve
-from tj_torch.ops.schema_facts import may_write
+from tj_torch.ops.facts.schema_effects import may_write
+from tj_torch.ops.facts.wiring import WIRING, Wiring
+from tj_torch.ops.naming.resolve import resolve
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
-from tj_torch.ops.wiring import WIRING, Wiring
+from tj_torch.ops.values.convert import device_to_torch, dtype_to_torch, tensor_proxy, to_core_tree
 from tj_torch.runtime.subclasses import is_wrapper, is_wrapper_class
 from tj_torch.torch_private.lookup import MissingNameError, Name, names_in
 from tj_torch.torch_private.lookup import finder as names_finder

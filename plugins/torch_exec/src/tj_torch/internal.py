@@ -12,15 +12,14 @@ from tj_torch.capture.autocast_notes import AutocastNotes
 from tj_torch.capture.dynamo.adapter import compiling
 from tj_torch.capture.dynamo.releases import captures_functions_in_steps, captures_hooks_of_values
 from tj_torch.capture.dynamo.skip_rules import pass_over_package, uncaptured
+from tj_torch.capture.handler_state import same_tensors
 from tj_torch.functionalize.bases import members
 from tj_torch.functionalize.between import COPIED_BACK, RETURNED_VIEW
 from tj_torch.functionalize.emitter import WITH_STRIDES
 from tj_torch.functionalize.functionalize import OVERWRITTEN, WITH_VALUE
 from tj_torch.functionalize.objects import Objects, reads_data, strided_beyond
-from tj_torch.ops.autograd_marks import autograd_marks
-from tj_torch.ops.cast_cache import is_leaf
-from tj_torch.ops.contexts import ambient_autocast, autocast_as_in
-from tj_torch.ops.convert import State, constant, subclass_of, to_core, value_proxy
+from tj_torch.ops.context.ambient import ambient_autocast, autocast_as_in
+from tj_torch.ops.context.cast_cache import is_leaf
 from tj_torch.ops.errors import WRITES_BACK, CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
 from tj_torch.ops.expansion.autograd_info import (
@@ -35,16 +34,17 @@ from tj_torch.ops.expansion.derivation import default_tangent, missing_symbols
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.replay import replay
 from tj_torch.ops.expansion.run import Run, constant_leaf
-from tj_torch.ops.handler_state import same_tensors
+from tj_torch.ops.facts.autograd_marks import autograd_marks
+from tj_torch.ops.facts.operators import OpFacts, Role
+from tj_torch.ops.facts.schema_effects import changes_unseen
 from tj_torch.ops.memo.instance import instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.memo.memo import Memo
-from tj_torch.ops.memo.modes import Modes
-from tj_torch.ops.names import Names
-from tj_torch.ops.operators import OpFacts, Role
-from tj_torch.ops.schema_facts import changes_unseen
+from tj_torch.ops.naming.names import Names
+from tj_torch.ops.settings.modes import Modes
 from tj_torch.ops.sizes.program import is_dense, is_sized, known_sizes, row_major
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, plain
+from tj_torch.ops.values.convert import State, constant, subclass_of, to_core, value_proxy
 from tj_torch.runtime import thread_state
 from tj_torch.runtime.counters import versioned
 from tj_torch.runtime.forms import Form, form_of

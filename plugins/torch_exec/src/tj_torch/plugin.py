@@ -61,7 +61,7 @@ def tj_frontends(options: Options) -> tuple[Frontend, ...]:
 
 @hookimpl
 def tj_dialects() -> tuple[Dialect, ...]:
-    from tj_torch.ops.names import dialects
+    from tj_torch.ops.dialect.dialects import dialects
 
     return dialects()
 

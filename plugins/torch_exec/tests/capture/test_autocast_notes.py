@@ -18,8 +18,8 @@ from tj_core.extend import (
     Trace,
 )
 from tj_torch.capture.autocast_notes import NOTES, Casts, check_of, rules
-from tj_torch.ops.cast_cache import CastCache
-from tj_torch.ops.contexts import ContextTracker
+from tj_torch.ops.context.cast_cache import CastCache
+from tj_torch.ops.context.tracker import ContextTracker
 
 W = TensorProxy("w", shape=(2,), strides=(1,), requires_grad=True)
 UNDER = Context((("autocast.cpu", "bfloat16"), ("grad", True)))

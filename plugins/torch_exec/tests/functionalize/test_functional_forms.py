@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from tj_core.ir.symbol import Symbol
 from tj_torch.guards.branches import once
 from tj_torch.guards.overlap import PATTERN_LIMIT, Group, dispatch_on_aliasing
-from tj_torch.ops.names import resolve
-from tj_torch.ops.schema_facts import writes_nothing
+from tj_torch.ops.facts.schema_effects import writes_nothing
+from tj_torch.ops.naming.resolve import resolve
 from tj_torch.runtime.counters import bump_version, versioned
 from tj_torch.runtime.functional import Functional, Inverse, with_strides, with_value
 from tj_torch.runtime.rollback import raising, unless_it_raises

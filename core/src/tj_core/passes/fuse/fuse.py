@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tj_core.contract.rules import RuleTable
     from tj_core.ir.symbol import Symbol
     from tj_core.ir.tags import TagRegistry
-    from tj_core.passes.claim import ClaimRecord
+    from tj_core.passes.claim_record import ClaimRecord
 
 __all__ = ["FusedTrace", "fuse", "with_regions"]
 

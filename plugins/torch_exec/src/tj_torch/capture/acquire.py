@@ -71,13 +71,14 @@ from tj_torch.capture.raising_calls import MAY_RAISE, may_raise_at_run_time, pin
 from tj_torch.capture.sources import node_source
 from tj_torch.capture.streams import refuse_streams
 from tj_torch.capture.tensor_places import Held, held_at
-from tj_torch.ops import convert
-from tj_torch.ops.contexts import ContextTracker, ambient_context
+from tj_torch.ops.context.ambient import ambient_context
+from tj_torch.ops.context.tracker import ContextTracker
 from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.expansion.kinds import NoTensorKind
-from tj_torch.ops.metadata_mutation import is_autograd_change
-from tj_torch.ops.stateless import STATELESS
-from tj_torch.ops.wiring import UNKNOWN, WIRING
+from tj_torch.ops.facts.metadata_mutation import is_autograd_change
+from tj_torch.ops.facts.stateless import STATELESS
+from tj_torch.ops.facts.wiring import UNKNOWN, WIRING
+from tj_torch.ops.values import convert
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import set_gradients
 

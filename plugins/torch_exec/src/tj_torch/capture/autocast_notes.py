@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from tj_core.extend import BoundSymbol, CaptureError, RuleTable, Symbol, TensorProxy, Trace
 
-from tj_torch.ops.cast_cache import CastCache, is_leaf, may_be_kept
+from tj_torch.ops.context.cast_cache import CastCache, is_leaf, may_be_kept
 
 if TYPE_CHECKING:
-    from tj_torch.ops.contexts import ContextTracker
+    from tj_torch.ops.context.tracker import ContextTracker
 
 __all__ = ["NOTES", "AutocastNotes", "Casts", "Notes", "check_of", "rules"]
 

@@ -15,9 +15,9 @@ import torch
 from tj_core.extend import BoundSymbol, CaptureError, Dim, NumberProxy, TensorProxy, leaves
 
 from tj_torch.capture.sources import node_source
-from tj_torch.ops import convert
-from tj_torch.ops.names import resolve
+from tj_torch.ops.naming.resolve import resolve
 from tj_torch.ops.sizes.shape_env import is_symbolic
+from tj_torch.ops.values import convert
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, is_wrapper_class
 from tj_torch.torch_private.ops import ASSERTED_NUMBER
 

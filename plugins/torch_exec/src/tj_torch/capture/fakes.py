@@ -8,11 +8,11 @@ from typing import Any
 
 from tj_core.extend import Constant, Context, Proxy, TensorProxy, map_tree
 
-from tj_torch.ops.context import expansion_context, surroundings
+from tj_torch.ops.context.entering import expansion_context, surroundings
 from tj_torch.ops.expansion.arguments import make_fake
 from tj_torch.ops.expansion.autograd_info import NonLeaf
 from tj_torch.ops.expansion.expander import generators_untouched
-from tj_torch.ops.fake_modes import fake_mode
+from tj_torch.ops.fakes.modes import fake_mode
 from tj_torch.torch_private import ops as private
 
 __all__ = ["FakeRuns"]

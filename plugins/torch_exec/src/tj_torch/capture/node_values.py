@@ -11,9 +11,9 @@ from tj_core.extend import NO_TAGS, BoundSymbol, CaptureError, Namer, OpaqueProx
 from tj_torch.capture.dynamo.trace_limits import UnheldError
 from tj_torch.capture.nodes import takers, takes_values
 from tj_torch.capture.sources import node_source
-from tj_torch.ops import convert
 from tj_torch.ops.expansion.kinds import NoTensorKind
 from tj_torch.ops.sizes.shape_env import plain
+from tj_torch.ops.values import convert
 from tj_torch.torch_private.runtime import pytree
 
 if TYPE_CHECKING:

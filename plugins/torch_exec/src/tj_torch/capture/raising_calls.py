@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tj_core.extend import BoundSymbol, Expanded, RuleTable, TensorProxy, leaves
 
-from tj_torch.ops.metadata_mutation import is_autograd_change
+from tj_torch.ops.facts.metadata_mutation import is_autograd_change
 
 __all__ = ["MAY_RAISE", "may_raise_at_run_time", "pinned", "rules"]
 

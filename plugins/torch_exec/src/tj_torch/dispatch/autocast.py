@@ -11,7 +11,7 @@ from tj_core.extend import ConfigError, Jitted
 
 from tj_torch.capture.dynamo.adapter import inlined_as
 from tj_torch.capture.dynamo.skip_rules import program_of
-from tj_torch.ops.contexts import autocast_devices
+from tj_torch.ops.context.ambient import autocast_devices
 
 if TYPE_CHECKING:
     from tj_torch.dispatch.module import Dispatching

@@ -25,7 +25,7 @@ from tj_torch.guards.flags import guard_flags
 from tj_torch.guards.guard import Guards
 from tj_torch.guards.members import guard_members, guard_methods, running_members
 from tj_torch.guards.modules import forwards, guard_global_hooks, module_types
-from tj_torch.ops.flags import FLAGS, flags_of
+from tj_torch.ops.settings.flags import FLAGS, flags_of
 from tj_torch.torch_private.runtime import pytree
 
 if TYPE_CHECKING:

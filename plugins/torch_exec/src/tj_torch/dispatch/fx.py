@@ -35,7 +35,7 @@ from tj_torch.guards.flags import guard_flags
 from tj_torch.guards.inputs import Inputs, OpenProgramError
 from tj_torch.guards.members import guard_members
 from tj_torch.guards.modules import GLOBAL_HOOKS, forwards, guard_global_hooks, hooks_of
-from tj_torch.ops.flags import FLAGS, flags_of
+from tj_torch.ops.settings.flags import FLAGS, flags_of
 from tj_torch.torch_private.runtime import pytree
 
 __all__ = ["FxPrograms", "graph_module", "is_exported"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable
 
-from tj_torch.ops import wiring
-from tj_torch.ops.names import resolve
+from tj_torch.ops.facts import wiring
+from tj_torch.ops.naming.resolve import resolve
 
 __all__ = ["eager_executor"]
 

@@ -44,8 +44,8 @@ from tj_torch.functionalize.objects import (
     reads_data,
     refuses_writes,
 )
-from tj_torch.ops.autograd_marks import VERSIONS
-from tj_torch.ops.metadata_mutation import is_autograd_change
+from tj_torch.ops.facts.autograd_marks import VERSIONS
+from tj_torch.ops.facts.metadata_mutation import is_autograd_change
 
 __all__ = ["with_epilogue"]
 

@@ -22,8 +22,8 @@ from tj_core.extend import (
 )
 
 from tj_torch.functionalize.objects import Unsuitable, reads_data
-from tj_torch.ops.metadata_mutation import is_autograd_change
-from tj_torch.ops.schema_facts import changes_unseen
+from tj_torch.ops.facts.metadata_mutation import is_autograd_change
+from tj_torch.ops.facts.schema_effects import changes_unseen
 
 __all__ = [
     "computed",

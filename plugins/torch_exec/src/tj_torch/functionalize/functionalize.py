@@ -57,9 +57,9 @@ from tj_torch.functionalize.objects import (
     tensor_place,
 )
 from tj_torch.functionalize.subprograms import functional_subprograms
-from tj_torch.ops.autograd_marks import UNTRACKED, VERSIONS
 from tj_torch.ops.expansion.kinds import Kinds, NoTensorKind
-from tj_torch.ops.metadata_mutation import detaches, is_autograd_change, why_not_functional
+from tj_torch.ops.facts.autograd_marks import UNTRACKED, VERSIONS
+from tj_torch.ops.facts.metadata_mutation import detaches, is_autograd_change, why_not_functional
 
 __all__ = ["OVERWRITTEN", "WITH_VALUE", "Functionalized", "Write", "functionalize"]
 

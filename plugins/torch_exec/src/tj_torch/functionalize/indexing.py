@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tj_core.extend import BoundSymbol, TensorProxy, Trace
 
-from tj_torch.ops.refusals import INDICES
+from tj_torch.ops.facts.refusals import INDICES
 
 __all__ = ["may_refuse_an_index"]
 

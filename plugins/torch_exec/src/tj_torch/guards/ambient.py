@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.ops.contexts import ambient_context
+from tj_torch.ops.context.ambient import ambient_context
 from tj_torch.runtime.modes import device_modes, function_mode_is_on
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import (

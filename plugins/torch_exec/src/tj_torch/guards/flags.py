@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tj_torch.ops.flags import function_at
+from tj_torch.ops.naming.paths import function_at
 
 if TYPE_CHECKING:
     from tj_torch.guards.guard import Guards

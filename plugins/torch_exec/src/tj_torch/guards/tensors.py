@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tj_core.extend import meta_text
 
-from tj_torch.ops.convert import tensor_proxy
+from tj_torch.ops.values.convert import tensor_proxy
 
 if TYPE_CHECKING:
     import torch

@@ -18,15 +18,17 @@ from tj_core.extend import (
     TjError,
 )
 
-from tj_torch.ops import denied, flags, overwrites, refusals, stateless, wiring
-from tj_torch.ops.context import spellings
-from tj_torch.ops.contexts import autocast_devices
+from tj_torch.ops.context.ambient import autocast_devices
+from tj_torch.ops.context.entering import spellings
 from tj_torch.ops.expansion import kinds
 from tj_torch.ops.expansion.observed import Observed, observed
 from tj_torch.ops.expansion.operations import expand_operation
+from tj_torch.ops.facts import denied, overwrites, refusals, stateless, wiring
 from tj_torch.ops.memo.memo import Memo
-from tj_torch.ops.memo.modes import Modes
-from tj_torch.ops.names import Names, resolve
+from tj_torch.ops.naming.names import Names
+from tj_torch.ops.naming.resolve import resolve
+from tj_torch.ops.settings import flags
+from tj_torch.ops.settings.modes import Modes
 from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import shape_environment
 

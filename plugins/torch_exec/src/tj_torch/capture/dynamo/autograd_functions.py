@@ -22,7 +22,7 @@ from tj_torch.capture.dynamo.releases import (
     decomposing_handlers,
     is_of_fakes,
 )
-from tj_torch.ops.python_backwards import Asked, asked
+from tj_torch.ops.facts.python_backwards import Asked, asked
 from tj_torch.torch_private.lookup import MissingNameError
 from tj_torch.torch_private.ops import no_autocast
 from tj_torch.torch_private.runtime import forward_level

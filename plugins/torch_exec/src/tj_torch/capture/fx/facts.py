@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tj_core.extend import RuleTable, Symbol
 
-from tj_torch.ops.flags import function_at
+from tj_torch.ops.naming.paths import function_at
 
 if TYPE_CHECKING:
     import torch

@@ -25,8 +25,8 @@ from tj_torch.capture.nodes import takes_values
 from tj_torch.capture.sources import node_source
 from tj_torch.guards.inputs import Inputs, OpenProgramError, Slot
 from tj_torch.guards.modules import hooks_of
-from tj_torch.ops import convert
 from tj_torch.ops.sizes.shape_env import is_symbolic
+from tj_torch.ops.values import convert
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import HigherOrderOperator, OpOverload, OpOverloadPacket, pytree
 

@@ -36,11 +36,11 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from tj_torch.ops.convert import to_torch
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
-from tj_torch.ops.fake_modes import fake_mode
-from tj_torch.ops.names import resolve
+from tj_torch.ops.fakes.modes import fake_mode
+from tj_torch.ops.naming.resolve import resolve
+from tj_torch.ops.values.convert import to_torch
 
 __all__ = ["CHECKPOINT", "STASH_RNG", "TAGS", "inline_checkpoints"]
 

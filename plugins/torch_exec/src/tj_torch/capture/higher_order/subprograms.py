@@ -26,7 +26,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.capture.dynamo.autograd_functions import known
-from tj_torch.ops.wiring import MADE, Operands, Wiring
+from tj_torch.ops.facts.wiring import MADE, Operands, Wiring
 
 __all__ = ["bind_subprograms", "differentiable", "is_graph", "operation"]
 

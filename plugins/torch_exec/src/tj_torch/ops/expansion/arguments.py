@@ -20,8 +20,8 @@ from tj_core.extend import (
     leaves,
 )
 
-from tj_torch.ops.convert import device_to_torch, dtype_to_torch
 from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.values.convert import device_to_torch, dtype_to_torch
 from tj_torch.torch_private import ops as private
 
 __all__ = ["Argument", "distinct_proxies", "make_fake", "mentions_missing_device"]

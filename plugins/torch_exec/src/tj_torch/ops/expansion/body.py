@@ -26,13 +26,13 @@ from tj_core.extend import (
     size_symbols,
 )
 
-from tj_torch.ops.constants import tensor_constant
-from tj_torch.ops.context import AUTOCAST
-from tj_torch.ops.convert import device_to_core, to_core, value_proxy
+from tj_torch.ops.context.entering import AUTOCAST
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
-from tj_torch.ops.sizes.calls import SizeCalls
+from tj_torch.ops.expansion.size_calls import SizeCalls
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
+from tj_torch.ops.values.constants import tensor_constant
+from tj_torch.ops.values.convert import device_to_core, to_core, value_proxy
 from tj_torch.torch_private import ops as private
 
 __all__ = ["BodyBuilder", "alias_facts", "live_calls", "references"]

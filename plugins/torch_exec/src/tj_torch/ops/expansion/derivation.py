@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tj_core.extend import PLAIN_CONTEXT, NumberProxy, TensorProxy, size_symbols
 
-from tj_torch.ops.convert import tensor_proxy, value_proxy
 from tj_torch.ops.sizes.program import row_major, symbols_in
+from tj_torch.ops.values.convert import tensor_proxy, value_proxy
 from tj_torch.torch_private import ops as private
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from tj_core.extend import (
     live_items,
 )
 
-from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import tensor_proxy, value_proxy
+from tj_torch.ops.context.entering import surroundings
 from tj_torch.ops.errors import WRITES_BACK, CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
 from tj_torch.ops.expansion.autograd_info import (
@@ -37,9 +36,10 @@ from tj_torch.ops.expansion.body import alias_facts, live_calls, references
 from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent, missing_symbols
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion, Run, Traced
-from tj_torch.ops.python_backwards import changing
+from tj_torch.ops.facts.python_backwards import changing
 from tj_torch.ops.sizes.program import Sizes, known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
+from tj_torch.ops.values.convert import tensor_proxy, value_proxy
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import without_dispatch_modes
 

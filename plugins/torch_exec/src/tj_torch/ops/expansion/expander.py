@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 from tj_core.extend import PLAIN_CONTEXT, CannotExpandError, Context, leaves
 
-from tj_torch.ops.denied import Denied, rules
 from tj_torch.ops.errors import (
     CannotExpand,
     ExpansionError,
@@ -27,9 +26,10 @@ from tj_torch.ops.expansion.arguments import distinct_proxies, mentions_missing_
 from tj_torch.ops.expansion.kinds import Kinds, TensorKind, class_name, names_in
 from tj_torch.ops.expansion.recorder import NeedsPythonDispatcher
 from tj_torch.ops.expansion.run import Expansion, Kind, Run
-from tj_torch.ops.fake_modes import fake_mode
-from tj_torch.ops.operators import OpTable
-from tj_torch.ops.schema_facts import extension
+from tj_torch.ops.facts.denied import Denied, rules
+from tj_torch.ops.facts.operators import OpTable
+from tj_torch.ops.facts.schema_effects import extension
+from tj_torch.ops.fakes.modes import fake_mode
 from tj_torch.ops.sizes.program import Sizes, is_sized
 from tj_torch.runtime.subclasses import is_wrapper_class
 from tj_torch.torch_private import ops as private

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tj_core.extend import PLAIN_CONTEXT, BoundSymbol, Context, TensorProxy, leaves
 
-from tj_torch.ops.context import surroundings
-from tj_torch.ops.operators import op_symbol
+from tj_torch.ops.context.entering import surroundings
+from tj_torch.ops.facts.operators import op_symbol
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import TorchDispatchMode
 

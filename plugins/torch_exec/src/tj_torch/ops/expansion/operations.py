@@ -22,10 +22,10 @@ from tj_core.extend import (
     map_tree,
 )
 
-from tj_torch.ops.convert import tensor_proxy, to_core_tree
 from tj_torch.ops.errors import CannotExpand, internal_error
 from tj_torch.ops.expansion.arguments import distinct_proxies, make_fake
-from tj_torch.ops.fake_modes import fake_mode
+from tj_torch.ops.fakes.modes import fake_mode
+from tj_torch.ops.values.convert import tensor_proxy, to_core_tree
 from tj_torch.torch_private import ops as private
 
 __all__ = ["expand_operation"]

@@ -26,14 +26,14 @@ from tj_core.extend import (
 )
 from torch.overrides import TorchFunctionMode
 
-from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import to_core, to_core_tree
+from tj_torch.ops.context.entering import surroundings
 from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.values.convert import to_core, to_core_tree
 
 if TYPE_CHECKING:
     from tj_torch.ops.expansion.expander import Expander
     from tj_torch.ops.expansion.run import Run
-    from tj_torch.ops.names import Names
+    from tj_torch.ops.naming.names import Names
 
 __all__ = ["is_python", "python_body"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tj_torch.ops.errors import CannotExpand
-from tj_torch.ops.operators import OpFacts, OpTable, Role
+from tj_torch.ops.facts.operators import OpFacts, OpTable, Role
 from tj_torch.ops.sizes.shape_env import is_symbolic, plain
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import TorchDispatchMode

@@ -21,7 +21,7 @@ from tj_core.extend import (
     map_tree,
 )
 
-from tj_torch.ops.context import entered
+from tj_torch.ops.context.entering import entered
 
 __all__ = ["replay", "resolve"]
 

@@ -33,15 +33,7 @@ from tj_core.extend import (
     map_tree,
 )
 
-from tj_torch.ops.autograd_marks import autograd_marks
-from tj_torch.ops.context import expansion_context, surroundings
-from tj_torch.ops.convert import (
-    dim_to_core,
-    number_proxy,
-    tensor_proxy,
-    to_core,
-    to_core_tree,
-)
+from tj_torch.ops.context.entering import expansion_context, surroundings
 from tj_torch.ops.errors import CannotExpand, MakesSubclass
 from tj_torch.ops.expansion.arguments import Argument, make_fake
 from tj_torch.ops.expansion.autograd_info import NonLeaf, may_require_grad, runs_python
@@ -49,15 +41,23 @@ from tj_torch.ops.expansion.body import BodyBuilder, alias_facts
 from tj_torch.ops.expansion.conversions import refused_writes
 from tj_torch.ops.expansion.copies import without_copies
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
-from tj_torch.ops.schema_facts import schema_effects
+from tj_torch.ops.facts.autograd_marks import autograd_marks
+from tj_torch.ops.facts.schema_effects import schema_effects
 from tj_torch.ops.sizes.program import Sizes, bare, symbols_in
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, plain, symbols_of
+from tj_torch.ops.values.convert import (
+    dim_to_core,
+    number_proxy,
+    tensor_proxy,
+    to_core,
+    to_core_tree,
+)
 from tj_torch.runtime.functional import Functional, Inverse
 from tj_torch.torch_private import ops as private
 
 if TYPE_CHECKING:
-    from tj_torch.ops.denied import Denied
-    from tj_torch.ops.operators import OpTable
+    from tj_torch.ops.facts.denied import Denied
+    from tj_torch.ops.facts.operators import OpTable
 
 __all__ = ["Expansion", "Kind", "Run", "Traced", "constant_leaf"]
 

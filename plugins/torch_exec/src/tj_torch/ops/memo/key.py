@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tj_core.extend import Constant, Context, Dim, NumberProxy, SubclassInfo, SymDim, TensorProxy
 
-from tj_torch.ops.convert import State
 from tj_torch.ops.sizes.program import Sizes, is_sized, known_sizes, symbols_in
 from tj_torch.ops.sizes.shape_env import numbered
+from tj_torch.ops.values.convert import State
 
 if TYPE_CHECKING:
     from tj_torch.ops.expansion.derive import Slot

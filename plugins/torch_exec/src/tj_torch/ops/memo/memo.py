@@ -16,7 +16,7 @@ from tj_torch.ops.expansion.derive import Derivation, Slot, derive
 from tj_torch.ops.expansion.expander import Expander, Expansion
 from tj_torch.ops.memo.instance import derivation_instance, instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
-from tj_torch.ops.memo.modes import Modes
+from tj_torch.ops.settings.modes import Modes
 from tj_torch.ops.sizes.program import Sizes
 
 __all__ = ["Memo"]

@@ -1,1 +1,1 @@
-"""Naming of PyTorch's operations; the rest of tj uses `tj_torch.ops.names`."""
+"""Names of PyTorch's operations: from a captured target to its symbol, and back."""

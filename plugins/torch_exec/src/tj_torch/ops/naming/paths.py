@@ -11,7 +11,7 @@ from typing import Any
 
 from tj_torch.torch_private.runtime import TENSOR_BASE
 
-__all__ = ["FUNCTIONS", "leads_to", "own_path", "public_names", "walk"]
+__all__ = ["FUNCTIONS", "function_at", "leads_to", "own_path", "public_names", "walk"]
 
 # Namespaces of PyTorch's public functions. Of several names, the lowest rank (public, classes,
 # hidden) is preferred, then fewer dots, then fewer letters.
@@ -60,6 +60,15 @@ def _attribute(value: Any, name: str, path: str) -> Any:
         found = getattr(value, name, None)
         return importlib.import_module(path) if found is None else found
     return getattr(value, name)
+
+
+def function_at(path: str) -> Callable[..., Any] | None:
+    """Function at the dotted ``path``; None if this PyTorch or the package lacks it."""
+    try:
+        found = walk(path)
+    except LookupError:
+        return None
+    return found if callable(found) else None
 
 
 def own_path(function: Any) -> str | None:

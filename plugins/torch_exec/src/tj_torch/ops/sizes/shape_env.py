@@ -20,7 +20,7 @@ import sympy
 import torch
 from tj_core.extend import ParseError, SizeTree, evaluate_size, size_symbols
 
-from tj_torch.ops.fake_modes import fake_mode
+from tj_torch.ops.fakes.modes import fake_mode
 from tj_torch.ops.sizes.equalities import replaced, solved
 
 __all__ = [

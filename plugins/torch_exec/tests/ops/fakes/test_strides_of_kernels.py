@@ -19,7 +19,7 @@ from tj_conformance.databases.op_db import full_name
 from tj_conformance.oracle.layouts import LAYOUTS, NOT_STRIDED
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep.sample import samples
-from tj_torch.ops.fake_modes import fake_mode
+from tj_torch.ops.fakes.modes import fake_mode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tj_torch.ops.memo.modes import Modes
+from tj_torch.ops.settings.modes import Modes
 
 if TYPE_CHECKING:
     from tj_core.extend import Symbol

@@ -13,8 +13,8 @@ from tj_conformance.sampling import FULL
 from tj_core.ir.proxy import Device, DType, NumberProxy, SubclassInfo, SymDim, TensorProxy
 from tj_core.ir.symbol import Constant, Symbol
 from tj_core.ir.trace import BoundSymbol
-from tj_torch.ops.convert import tensor_proxy, to_core, to_core_tree
-from tj_torch.ops.entry import entry
+from tj_torch.ops.dialect.fastest_function import entry
+from tj_torch.ops.values.convert import tensor_proxy, to_core, to_core_tree
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_structure

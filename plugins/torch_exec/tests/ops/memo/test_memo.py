@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from tj_core.ir.proxy import SymDim, TensorProxy
 from tj_core.ir.symbol import Constant, Context
-from tj_torch.ops.convert import tensor_proxy, to_core
 from tj_torch.ops.errors import CannotExpand, ExpansionError
 from tj_torch.ops.memo.memo import Memo
-from tj_torch.ops.memo.modes import Modes
+from tj_torch.ops.settings.modes import Modes
 from tj_torch.ops.sizes.program import Sizes
+from tj_torch.ops.values.convert import tensor_proxy, to_core
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tj_conformance.oracle.compare import assert_jits
-from tj_torch.ops.fake_modes import fake_mode
+from tj_torch.ops.fakes.modes import fake_mode
 
 Shape = list[int]
 

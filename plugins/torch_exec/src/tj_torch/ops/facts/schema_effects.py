@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tj_core.extend import Alias, BoundSymbol, Effects, Proxy, TensorProxy, leaves
 
-from tj_torch.ops.names import resolve
+from tj_torch.ops.naming.resolve import resolve
 from tj_torch.torch_private.runtime import OpOverload
 from tj_torch.torch_private.runtime import schemas as schemas_of
 

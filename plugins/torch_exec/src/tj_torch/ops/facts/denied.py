@@ -15,7 +15,7 @@ from tj_core.extend import RuleTable, leaves
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tj_torch.ops.errors import CannotExpand, MakesSubclass
-from tj_torch.ops.flags import function_at
+from tj_torch.ops.naming.paths import function_at
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper_class
 
 __all__ = ["DENIED", "Denied", "rules"]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tj_core.extend import REFUSES, BoundSymbol, Effects, Refuses, RuleTable, Symbol, TensorProxy
 
-from tj_torch.ops.names import resolve
+from tj_torch.ops.naming.resolve import resolve
 
 __all__ = ["INDICES", "rules"]
 

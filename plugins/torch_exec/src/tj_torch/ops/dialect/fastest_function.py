@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tj_core.extend import BoundSymbol, Constant, NumberProxy, SymDim, TensorProxy, map_tree
 
-from tj_torch.ops.convert import dtype_to_torch
+from tj_torch.ops.values.convert import dtype_to_torch
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import (
     OpOverload,

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tj_core.ir.proxy import Device, DType, SymDim
 from tj_core.ir.symbol import Constant
-from tj_torch.ops import convert
 from tj_torch.ops.sizes.program import Sizes
+from tj_torch.ops.values import convert
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tj_core.extend import Context, RuleTable, leaves
 
-from tj_torch.ops.context import AUTOCAST
+from tj_torch.ops.context.entering import AUTOCAST
 
 __all__ = ["MADE", "UNKNOWN", "WIRING", "Operands", "Wiring", "rules"]
 

@@ -13,11 +13,11 @@ from tj_core.ir.effects import Alias
 from tj_core.ir.proxy import Device, NumberProxy, Proxy, TensorProxy
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context
 from tj_core.ir.tree import leaves
-from tj_torch.ops.context import entered, spelling
-from tj_torch.ops.convert import constant, tensor_proxy
+from tj_torch.ops.context.entering import entered, spelling
 from tj_torch.ops.errors import CannotExpand, ExpansionError, InternalError
 from tj_torch.ops.expansion.expander import Expander, Expansion, expand
 from tj_torch.ops.expansion.replay import replay
+from tj_torch.ops.values.convert import constant, tensor_proxy
 
 
 def proxy(name: str, *shape: int, grad: bool = False) -> TensorProxy:

@@ -6,14 +6,14 @@ such as ``torch.backends.cuda.flash_sdp_enabled``. Dynamo guards none of these.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from tj_core.extend import RuleTable, Trace
 
-__all__ = ["FLAGS", "flags_of", "function_at", "rules"]
+from tj_torch.ops.naming.paths import walk
+
+__all__ = ["FLAGS", "flags_of", "rules"]
 
 FLAGS = "flags"
 """Name of the rule table."""
@@ -43,7 +43,7 @@ def rules() -> RuleTable[tuple[str, ...]]:
     for names, paths in _READ:
         for name in names.split():
             for home in _HOMES:
-                if hasattr(_walk(torch, home.split(".")[1:]), name):
+                if hasattr(walk(home), name):
                     table.set(f"{home}.{name}", paths)
             for overload in _overloads(name):
                 table.set(f"aten.{name}.{overload}", paths)
@@ -59,19 +59,3 @@ def flags_of(trace: Trace, table: RuleTable[tuple[str, ...]]) -> Iterator[str]:
     """Flags that the calls of ``trace`` read, each once."""
     found = (table.get(symbol) for symbol in dict.fromkeys(call.symbol for call in trace.walk()))
     yield from dict.fromkeys(path for rule in found if rule is not None for path in rule.value)
-
-
-def function_at(path: str) -> Callable[[], Any] | None:
-    """Function at the dotted ``path``; None if this PyTorch or the package lacks it."""
-    package, *parts = path.split(".")
-    try:
-        found = _walk(importlib.import_module(package), parts)
-    except ImportError:
-        return None
-    return found if callable(found) else None
-
-
-def _walk(value: Any, parts: Iterable[str]) -> Any:
-    for part in parts:
-        value = getattr(value, part, None)
-    return value

@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 from tj_core.extend import Constant
-from tj_torch.ops.constants import of_text, tensor_constant, text
+from tj_torch.ops.values.constants import of_text, tensor_constant, text
 
 KEPT = {
     "a number": lambda: torch.tensor(-3.5),

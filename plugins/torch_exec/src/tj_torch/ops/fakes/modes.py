@@ -14,7 +14,7 @@ from unittest import mock
 
 import torch
 
-from tj_torch.ops.strides import corrected, may_differ
+from tj_torch.ops.fakes.strides import corrected, may_differ
 
 __all__ = ["corrected_fake_kernels", "fake_mode"]
 

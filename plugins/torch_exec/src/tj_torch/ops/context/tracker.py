@@ -1,16 +1,15 @@
-"""Track the dynamic context: the thread's own, and its changes by captured nodes."""
+"""Track the dynamic context through the nodes of a captured graph."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from tj_core.extend import PLAIN_CONTEXT, Context
+from tj_core.extend import Context
 
-from tj_torch.ops.cast_cache import CastCache, ambient_cache
-from tj_torch.ops.context import AUTOCAST
+from tj_torch.ops.context.ambient import dtype_name, is_on
+from tj_torch.ops.context.cast_cache import CastCache, ambient_cache
 from tj_torch.torch_private.runtime import (
     attention_backends,
     enter_autocast,
@@ -22,56 +21,7 @@ from tj_torch.torch_private.runtime import (
     to_attention_backend,
 )
 
-__all__ = [
-    "ContextTracker",
-    "ambient_autocast",
-    "ambient_context",
-    "autocast_as_in",
-    "autocast_devices",
-    "is_on",
-]
-
-
-def autocast_devices() -> tuple[str, ...]:
-    """Device types whose autocast a trace's context records."""
-    return ("cpu", "cuda")
-
-
-def ambient_context() -> Context:
-    """Context of the calling thread: grad and inference mode, and enabled autocasts."""
-    values: dict[str, Any] = {"grad": torch.is_grad_enabled()}
-    if torch.is_inference_mode_enabled():
-        values["inference"] = True
-    return ambient_autocast().over(Context(tuple(sorted(values.items()))))
-
-
-def ambient_autocast() -> Context:
-    """Context of the calling thread with the enabled autocasts alone."""
-    devices = [device for device in autocast_devices() if torch.is_autocast_enabled(device)]
-    if not devices:  # the fast path: every backward calls this
-        return PLAIN_CONTEXT
-    return Context.of(**{AUTOCAST + d: _dtype_name(torch.get_autocast_dtype(d)) for d in devices})
-
-
-@contextlib.contextmanager
-def autocast_as_in(context: Context) -> Iterator[None]:
-    """Enter autocast for the devices and data types in ``context``, and disable it for others."""
-    with contextlib.ExitStack() as stack:
-        for device in autocast_devices():
-            name = context.get(AUTOCAST + device)
-            if name or torch.is_autocast_enabled(device):
-                dtype = getattr(torch, name) if name else None
-                stack.enter_context(torch.autocast(device, dtype=dtype, enabled=bool(name)))
-        yield
-
-
-def is_on(context: Context) -> bool:
-    """Test for enabled autocast, for any device."""
-    return any(key.startswith(AUTOCAST) and value for key, value in context.items)
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+__all__ = ["ContextTracker"]
 
 
 def _ordered_backends(node: torch.fx.Node) -> bool:
@@ -130,7 +80,7 @@ class ContextTracker:
         self.cache = self.cache.entered(cached)  # type: ignore[arg-type]
         if dtype is None:
             dtype = torch.get_autocast_dtype(str(device))
-        value = _dtype_name(dtype) if enabled else None  # type: ignore[arg-type]
+        value = dtype_name(dtype) if enabled else None  # type: ignore[arg-type]
         key = f"autocast.{device}"
         if value is not None or self.current.get(key) is not None:
             self.current = self.current.with_(key, value)

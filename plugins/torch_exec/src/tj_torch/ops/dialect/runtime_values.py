@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from tj_core.extend import Context, Proxy, RuntimeValues, TensorProxy
 
-from tj_torch.ops import constants
-from tj_torch.ops.convert import device_to_torch, dtype_to_torch, tensor_proxy
+from tj_torch.ops.values import constants
+from tj_torch.ops.values.convert import device_to_torch, dtype_to_torch, tensor_proxy
 from tj_torch.runtime.subclasses import is_wrapper, read_tensors
 from tj_torch.torch_private.ops import set_conj, set_neg, storage_id
 

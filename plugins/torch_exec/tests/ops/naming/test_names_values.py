@@ -13,7 +13,8 @@ import torch
 from tj_core.ir.proxy import TensorProxy
 from tj_core.ir.symbol import Constant
 from tj_core.ir.tree import map_tree
-from tj_torch.ops.names import Names, resolve
+from tj_torch.ops.naming.names import Names
+from tj_torch.ops.naming.resolve import resolve
 
 X = TensorProxy("x", (2, 3))
 SHARED = Names()

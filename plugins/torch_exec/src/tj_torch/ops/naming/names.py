@@ -1,4 +1,4 @@
-"""Canonical names of operations in captured graphs, and the functions that they name.
+"""Canonical names of operations in captured graphs.
 
 One operation has many spellings: ``x + y``, ``x.add(y)``, ``torch.add(x, y)``. `Names.symbol` gives
 all of them one symbol, with arguments in that symbol's order, where they compute the same; a
@@ -14,10 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from tj_core.extend import (
-    FUNCTIONAL,
-    INVERSE,
     Constant,
-    Dialect,
     NumberProxy,
     OpaqueProxy,
     Symbol,
@@ -25,10 +22,6 @@ from tj_core.extend import (
     leaves,
 )
 
-from tj_torch.ops.autograd_marks import checks_writes
-from tj_torch.ops.convert import State
-from tj_torch.ops.entry import entry
-from tj_torch.ops.fingerprint import fingerprint
 from tj_torch.ops.naming.aliases import aliases
 from tj_torch.ops.naming.methods import (
     INT,
@@ -42,29 +35,16 @@ from tj_torch.ops.naming.methods import (
 )
 from tj_torch.ops.naming.operators import BINARY, INPLACE, ITEMS, REFLECTED, UNARY, operator_name
 from tj_torch.ops.naming.paths import FUNCTIONS, leads_to, own_path, public_names, walk
-from tj_torch.ops.values import VALUES
-from tj_torch.runtime.functional import Functional, Inverse
+from tj_torch.ops.naming.resolve import ROOTS, resolve
+from tj_torch.ops.values.convert import State
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import (
     HigherOrderOperator,
     OpOverload,
     OpOverloadPacket,
-    operator_names,
 )
 
-__all__ = ["Named", "Names", "dialect_for", "dialects", "is_tensor_proxy", "resolve"]
-
-_ROOTS = {
-    "aten": ("torch.ops.aten", ("import torch", "aten = torch.ops.aten")),
-    "builtins": ("builtins", ("import builtins",)),
-    "operator": ("operator", ("import operator",)),
-    "tj": ("tj_torch.glue", ("from tj_torch import glue as tj",)),
-    "torch": ("torch", ("import torch",)),
-}
-"""Namespaces with a dialect: the dotted path of each, and the lines that import it."""
-
-FORMS: Mapping[str, Callable[..., Any]] = {FUNCTIONAL: Functional, INVERSE: Inverse}
-"""Wrapper of a function, by variant of its symbol."""
+__all__ = ["Named", "Names", "is_tensor_proxy"]
 
 
 class Named(NamedTuple):
@@ -74,91 +54,6 @@ class Named(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     function: Callable[..., Any]
-
-
-# ---------------------------------------------------------------------------- name to function
-
-
-def resolve(symbol: Symbol) -> Callable[..., Any]:
-    """Callable that ``symbol`` names.
-
-    :raises LookupError: if it names none.
-    """
-    if symbol.variant in FORMS:
-        form: Callable[..., Any] = FORMS[symbol.variant](resolve(symbol.base))
-        return form
-    root, _ = _ROOTS.get(symbol.namespace, (symbol.namespace, ()))
-    found = walk(f"{root}.{symbol.path}")
-    if not callable(found):
-        raise LookupError(symbol.qualname)
-    return found  # type: ignore[no-any-return]
-
-
-def dialects() -> tuple[Dialect, ...]:
-    """Dialects of the fixed namespaces."""
-    fast, values, checks = {"aten": entry}, {"torch": VALUES}, {"torch": checks_writes}
-    return tuple(
-        Dialect(
-            name,
-            prelude,
-            resolve,
-            fast.get(name),
-            values.get(name),
-            checks.get(name),
-            known,
-            spelled,
-            fingerprint,
-        )
-        for name, (_, prelude) in _ROOTS.items()
-    )
-
-
-def known(symbol: Symbol) -> list[str]:
-    """Known names in the namespace of an unknown ``symbol``, to suggest one.
-
-    Empty for operators of libraries, which may still be loaded.
-    """
-    root, _ = _ROOTS.get(symbol.namespace, (symbol.namespace, ()))
-    if symbol.namespace == "torch" and symbol.name.startswith("ops."):
-        return []
-    *way, _ = symbol.path.split(".")
-    holder = walk(root)
-    for i, part in enumerate(way):
-        if not hasattr(holder, part):
-            way = way[:i]
-            break
-        holder = getattr(holder, part)
-    names = holder.overloads() if isinstance(holder, OpOverloadPacket) else _names_in(holder)
-    return [".".join([symbol.namespace, *way, name]) for name in names]
-
-
-def spelled(symbol: Symbol) -> str | None:
-    """Canonical name of ``symbol`` in calls with tensors, None if it is canonical.
-
-    The spelling depends on the arguments; calls with one, two and three tensors are tried.
-    """
-    if symbol.namespace != "torch" or symbol.variant:
-        return None
-    try:
-        function = resolve(symbol)
-    except LookupError:
-        return None
-    names, tensor = Names(), TensorProxy("x", (2, 2), (2, 1))
-    found = (names.symbol(function, (tensor,) * count, {}).symbol for count in (1, 2, 3))
-    return next((other.qualname for other in found if other != symbol), None)
-
-
-def _names_in(holder: Any) -> list[str]:
-    return operator_names("aten") if holder is torch.ops.aten else dir(holder)
-
-
-def dialect_for(namespace: str) -> Dialect:
-    """Dialect of ``namespace``; one that is not fixed is an importable package."""
-    _, prelude = _ROOTS.get(namespace, ("", (f"import {namespace}",)))
-    return Dialect(namespace, prelude, resolve)
-
-
-# ---------------------------------------------------------------------------- function to name
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +289,7 @@ def _preference(path: str) -> tuple[bool, int, int, str]:
 def _usable(path: str) -> bool:
     """Test for a dotted path whose first part is no namespace of another meaning here."""
     namespace = path.partition(".")[0]
-    return "." in path and (namespace in ("torch", "builtins") or namespace not in _ROOTS)
+    return "." in path and (namespace in ("torch", "builtins") or namespace not in ROOTS)
 
 
 def _names(symbol: Symbol, target: Any) -> bool:

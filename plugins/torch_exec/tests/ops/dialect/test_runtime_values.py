@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tj_torch.ops.values import VALUES
+from tj_torch.ops.dialect.runtime_values import VALUES
 
 KINDS = {
     "contiguous": lambda: torch.rand(3, 5),

@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 from tj_core.ir.proxy import NumberProxy, OpaqueProxy, TensorProxy
 from tj_core.ir.symbol import Constant, Symbol
-from tj_torch.ops.names import Names, dialect_for, dialects, resolve
+from tj_torch.ops.dialect.dialects import dialects
 from tj_torch.ops.naming.aliases import Aliases, aliases
+from tj_torch.ops.naming.names import Names
 from tj_torch.ops.naming.paths import public_names
+from tj_torch.ops.naming.resolve import resolve
 
 X = TensorProxy("x", (2, 3))
 Y = TensorProxy("y", (2, 3))
@@ -199,8 +201,7 @@ def test_importable_functions() -> None:
 
     assert name(json.loads, "1")[0] == "json.loads"
     assert name(json.decoder.JSONDecoder.decode, X)[0] == "json.decoder.JSONDecoder.decode"
-    assert dialect_for("json").resolve(Symbol.parse("json.loads")) is json.loads
-    assert dialect_for("json").prelude == ("import json",)
+    assert resolve(Symbol.parse("json.loads")) is json.loads
 
 
 def test_methods_of_opaque_objects() -> None:
@@ -271,7 +272,7 @@ def test_printed_names_evaluate_under_the_prelude() -> None:
 
 _SCRIPT = """
 import torch
-from tj_torch.ops.names import Names
+from tj_torch.ops.naming.names import Names
 from tj_torch.ops.naming.aliases import aliases
 from tj_torch.ops.naming.paths import public_names
 names, public = Names(), public_names()

@@ -1,0 +1,1 @@
+"""Dynamic context of calls: grad mode, inference mode, autocast and its cache."""

@@ -1,0 +1,1 @@
+"""PyTorch's dialects, as the core asks for them: fast functions, values, fingerprint."""

@@ -1,0 +1,1 @@
+"""Fake tensors, with the strides of PyTorch's kernels."""

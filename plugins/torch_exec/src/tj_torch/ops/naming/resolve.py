@@ -1,0 +1,44 @@
+"""Find the function that a symbol names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tj_core.extend import FUNCTIONAL, INVERSE, Symbol
+
+from tj_torch.ops.naming.paths import walk
+from tj_torch.runtime.functional import Functional, Inverse
+
+__all__ = ["ROOTS", "resolve", "root"]
+
+ROOTS: Mapping[str, str] = {
+    "aten": "torch.ops.aten",
+    "builtins": "builtins",
+    "operator": "operator",
+    "tj": "tj_torch.glue",
+    "torch": "torch",
+}
+"""Dotted path of each namespace with a dialect."""
+
+FORMS: Mapping[str, Callable[..., Any]] = {FUNCTIONAL: Functional, INVERSE: Inverse}
+"""Wrapper of a function, by variant of its symbol."""
+
+
+def root(namespace: str) -> str:
+    """Dotted path of ``namespace``; one without a dialect is an importable package."""
+    return ROOTS.get(namespace, namespace)
+
+
+def resolve(symbol: Symbol) -> Callable[..., Any]:
+    """Callable that ``symbol`` names.
+
+    :raises LookupError: if it names none.
+    """
+    if symbol.variant in FORMS:
+        form: Callable[..., Any] = FORMS[symbol.variant](resolve(symbol.base))
+        return form
+    found = walk(f"{root(symbol.namespace)}.{symbol.path}")
+    if not callable(found):
+        raise LookupError(symbol.qualname)
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""Process-wide settings that operations depend on."""
