@@ -17,7 +17,6 @@ from tj_core.compile.collection import collecting_less
 from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.kept_programs import MOST, KeptPrograms
 from tj_core.compile.kept_regions import KeptRegions
-from tj_core.compile.notices import UnfusedTraining
 from tj_core.compile.pipeline import Pipeline
 from tj_core.compile.transforms import Ranked, Transform
 from tj_core.contract.dialects import ContextSpeller, Dialect
@@ -28,6 +27,7 @@ from tj_core.errors import ConfigError, PluginError, did_you_mean
 from tj_core.host.config import REST, load_config
 from tj_core.host.fingerprint import libraries_of, session_fingerprint
 from tj_core.host.frontends import Frontend
+from tj_core.host.notices import UnfusedTraining
 from tj_core.host.plugins import PluginManager, split_plugins
 from tj_core.host.registration import Names, check_claims, check_rules, readers
 from tj_core.ir.symbol import Symbol

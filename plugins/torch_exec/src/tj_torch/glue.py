@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tj_torch.runtime.checks import check_index
 from tj_torch.runtime.counters import bump_version, set_version, versioned
 from tj_torch.runtime.function import autograd_function, check_reads
 from tj_torch.runtime.functional import (
@@ -14,7 +15,6 @@ from tj_torch.runtime.functional import (
     with_value,
     write_back,
 )
-from tj_torch.runtime.indices import check_index
 from tj_torch.runtime.subclasses import flatten, unflatten
 from tj_torch.runtime.transformed import transformed
 

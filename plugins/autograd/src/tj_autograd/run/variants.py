@@ -26,7 +26,7 @@ from tj_torch.internal import compiling
 
 from tj_autograd.joint.replay import draws_again, restoring
 from tj_autograd.joint.segments import Cut, alone
-from tj_autograd.run.ambient import casts
+from tj_autograd.run.autocast import casts
 from tj_autograd.run.rerun import Rerun
 from tj_autograd.run.rerun import rerun as make_rerun
 from tj_autograd.split.halves import Halves, Part, is_backward

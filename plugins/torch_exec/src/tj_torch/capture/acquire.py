@@ -45,7 +45,7 @@ from tj_torch.capture.autocast_notes import Casts
 from tj_torch.capture.comparison import Comparison, check_assumed
 from tj_torch.capture.constants import Constants
 from tj_torch.capture.dynamo.trace_limits import UNHELD, UnheldError, check_held
-from tj_torch.capture.higher_order.repeated import check_repeated
+from tj_torch.capture.higher_order.checkpoint import check_repeated
 from tj_torch.capture.higher_order.subprograms import (
     bind_subprograms,
     differentiable,

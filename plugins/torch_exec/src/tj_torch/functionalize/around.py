@@ -29,7 +29,7 @@ from tj_torch.functionalize.objects import Unsuitable
 from tj_torch.guards.branches import once
 from tj_torch.guards.overlap import Group, dispatch_on_aliasing, unless_held_twice
 from tj_torch.ops.facts.metadata_mutation import detaches
-from tj_torch.runtime.autograd_checks import if_autograd_allows
+from tj_torch.runtime.checks import if_autograd_allows
 from tj_torch.runtime.rollback import raising, unless_it_raises
 from tj_torch.torch_private.ops import can_be_written, has_no_hooks, survives_writes
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.guards.sizes import size_texts
-
 if TYPE_CHECKING:
     import types
 
@@ -62,3 +60,9 @@ def dynamo_guards(
     return DynamoGuards(
         guards.check, lambda: [*map(str, guards.code_parts), *sizes], guards.check_verbose
     )
+
+
+def size_texts(graph: Any) -> list[str]:
+    """Conditions on symbolic sizes among the guards of Dynamo's output ``graph``."""
+    found = (g.code_list or () for g in graph.guards if g.create_fn_name() == "SHAPE_ENV")
+    return [str(code) for codes in found for code in codes]

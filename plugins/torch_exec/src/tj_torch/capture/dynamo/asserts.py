@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.dynamo.patches import has, replace, stop, with_settings
-from tj_torch.runtime.asserting import asserted
+from tj_torch.runtime.checks import asserted
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -3,7 +3,7 @@
 A captured checkpoint is one call with a region. While PyTorch's autograd takes the gradients, the
 call stays, since only the call saves memory. Where no gradient is wanted, or a plugin takes the
 gradients (it makes stage JOINT), the region is inlined; in the second case tags on its calls say
-what the user asked to save and to recompute.
+what the user asked to save and to recompute. Checkpoints that write to outer tensors are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tj_core.extend import (
     Body,
     BoundSymbol,
     CallEditor,
+    CaptureError,
     Constant,
     PassContext,
     Replacement,
@@ -42,7 +43,7 @@ from tj_torch.ops.fakes.modes import fake_mode
 from tj_torch.ops.naming.resolve import resolve
 from tj_torch.ops.values.convert import to_torch
 
-__all__ = ["CHECKPOINT", "STASH_RNG", "TAGS", "inline_checkpoints"]
+__all__ = ["CHECKPOINT", "STASH_RNG", "TAGS", "check_repeated", "inline_checkpoints"]
 
 SYMBOL = "torch.utils.checkpoint.checkpoint"
 
@@ -215,3 +216,22 @@ class _Policy:
         if isinstance(answer, bool):
             return "SAVE" if answer else "PREFER_RECOMPUTE"
         return RESIDUAL[answer.name]
+
+
+def check_repeated(call: BoundSymbol) -> None:
+    """Check that ``call``, if it is a checkpoint with gradients, writes to none of its arguments.
+
+    In eager the backward's recomputation writes a second time; a functional program writes once, at
+    its end.
+
+    :raises CaptureError: if it does.
+    """
+    if str(call.symbol) != SYMBOL or call.context.get("grad") is False:
+        return
+    written = [call.flat_args[i].name for i in call.effects.mutates]
+    if written and any(map(requires_grad, call.flat_outs)):
+        raise CaptureError(
+            f"a checkpoint writes to {', '.join(dict.fromkeys(written))}, "
+            "and in its backward once more",
+            source=call.source,
+        )

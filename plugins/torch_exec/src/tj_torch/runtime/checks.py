@@ -1,0 +1,57 @@
+"""Checks in programs: ``assert`` statements, bounds of index tensors, arguments of `detach_`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["asserted", "check_index", "if_autograd_allows"]
+
+
+def asserted(condition: Any, *message: str) -> None:
+    """Do ``assert condition, message``.
+
+    :raises AssertionError: if the condition does not hold.
+    """
+    if not condition:
+        raise AssertionError(*message)
+
+
+def check_index(index: torch.Tensor, low: int, high: int, /) -> None:
+    """Check that all elements of ``index``, an integer tensor on the CPU, are in [low, high).
+
+    Before a kernel reads with them.
+
+    :raises IndexError: if one is not.
+    """
+    if index.numel() == 1:
+        first = last = int(index)
+    elif index.numel():
+        first, last = (int(number) for number in torch.aminmax(index))
+    else:
+        return
+    if not low <= first <= last < high:
+        wrong = first if first < low else last
+        raise IndexError(f"index {wrong} is out of bounds: it is not in range({low}, {high})")
+
+
+def if_autograd_allows(
+    run: Callable[..., Any],
+    detached: Sequence[int],
+    freed: Sequence[int],
+    otherwise: Callable[..., Any],
+) -> Callable[..., Any]:
+    """``run``, or ``otherwise`` where PyTorch would raise for one of the arguments.
+
+    Arguments at ``detached`` are detached in place and must not be views; those at ``freed`` stop
+    requiring grad and must be leaves.
+    """
+
+    def computation(*args: Any) -> Any:
+        if any(args[i]._is_view() for i in detached) or not all(args[i].is_leaf for i in freed):
+            return otherwise(*args)
+        return run(*args)
+
+    return computation
