@@ -16,10 +16,10 @@ from tj_torch.ops.context.entering import AUTOCAST, surroundings
 from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.expansion.derive import Derivation, Slot
 from tj_torch.ops.expansion.expander import Expander
+from tj_torch.ops.expansion.expansion import Expansion
 from tj_torch.ops.expansion.kinds import TENSOR_KINDS, TensorKind
 from tj_torch.ops.expansion.observed import same_operators
 from tj_torch.ops.expansion.python_functions import is_python, python_body
-from tj_torch.ops.expansion.run import Expansion
 from tj_torch.ops.facts.schema_effects import may_write
 from tj_torch.ops.facts.wiring import WIRING, Wiring
 from tj_torch.ops.naming.resolve import resolve

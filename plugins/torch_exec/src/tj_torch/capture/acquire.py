@@ -27,7 +27,6 @@ from tj_core.extend import (
     Effects,
     Language,
     Namer,
-    NumberProxy,
     OpaqueProxy,
     PassRecord,
     Proxy,
@@ -57,7 +56,6 @@ from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
     input_value,
     is_record,
-    is_variable,
     made_subclass,
     makes_jagged,
     outdated,
@@ -67,7 +65,13 @@ from tj_torch.capture.nodes import (
     takes_values,
     user_tags,
 )
-from tj_torch.capture.raising_calls import MAY_RAISE, may_raise_at_run_time, pinned
+from tj_torch.capture.other_names import OtherNames
+from tj_torch.capture.raising_calls import (
+    MAY_RAISE,
+    cannot_fail,
+    may_raise_at_run_time,
+    pinned,
+)
 from tj_torch.capture.sources import node_source
 from tj_torch.capture.streams import refuse_streams
 from tj_torch.capture.tensor_places import Held, held_at
@@ -88,8 +92,6 @@ if TYPE_CHECKING:
 __all__ = ["Acquired", "Importer", "acquire"]
 
 SIDE_EFFECT = Effects(ordered=("side_effect",))
-
-ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +171,7 @@ class Importer(NodeValues):
         self.casts = Casts.of(self.graph, self.context, self.dialects.tables)
         self.constants = Constants(self.namer)
         self.programs: dict[tuple[int, Context, int | None], Trace] = {}
-        # Outputs that are an argument: the argument's own name, and the nodes per such name.
-        self.first_names: dict[str, str] = {}
-        self.second_names: dict[str, list[torch.fx.Node]] = {}
+        self.other_names = OtherNames()
         self.start = time.perf_counter()
 
     def acquired(self) -> Acquired:
@@ -364,19 +364,14 @@ class Importer(NodeValues):
             source=node_source(node),
         )
         check_held(call, self.dialects.tables[UNHELD])
-        if self.needless(call):
+        if cannot_fail(call, self.dialects.sizes):
             return
         bound = self.bound(call, named.function, node)
         self.env[node] = self.place(bound, node)
         for index, after in bound.effects.rebinds:
             if after != bound.flat_args[index]:
                 self.rebind(after, bound)
-        for alias in bound.effects.aliases:
-            if alias.identical and alias.kind == "arg":
-                first = bound.flat_args[alias.index].name
-                out = bound.flat_outs[alias.output].name
-                self.first_names[out] = first = self.first_names.get(first, first)
-                self.second_names.setdefault(first, []).append(node)
+        self.other_names.note(bound, node)
 
     def bound(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
@@ -441,15 +436,6 @@ class Importer(NodeValues):
         self.env[node] = proxy
         self.proxies.append(proxy)
 
-    def needless(self, call: BoundSymbol) -> bool:
-        """Test for an assertion that the call which made its number guarantees.
-
-        Dynamo adds such assertions, as that a size is not negative.
-        """
-        if call.symbol != ASSERT_SCALAR or not isinstance(call.args[0], NumberProxy):
-            return False
-        return self.dialects.sizes.certain(call.args[0].expr)
-
     def expanded(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
@@ -502,19 +488,8 @@ class Importer(NodeValues):
     def rebind(self, after: Proxy, call: BoundSymbol) -> None:
         """Let later uses of a value whose metadata a call has changed see ``after``.
 
-        :raises CaptureError: if the program has other names for the object: Dynamo keeps the old
-            metadata under these, and may have computed with it.
+        :raises CaptureError: if the program has other names for the object.
         """
-        others = self.second_names.get(after.name, ())
-        if after.name in self.first_names or any(self.is_kept(n) for n in others):
-            raise CaptureError(
-                f"{call.symbol} changes the metadata of a tensor that has two names, "
-                "of which capture keeps one as it was",
-                source=call.source,
-            )
+        self.other_names.check_rebound(after, call, self.env)
         for node, value in self.env.items():
             self.env[node] = map_tree(lambda p: after if p.name == after.name else p, value, Proxy)
-
-    def is_kept(self, node: torch.fx.Node) -> bool:
-        """Test for a node whose value is in a variable of the program or used by later nodes."""
-        return is_variable(node) or any(user not in self.env for user in node.users)

@@ -7,17 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import BoundSymbol, Expanded, RuleTable, TensorProxy, leaves
+from tj_core.extend import (
+    BoundSymbol,
+    Expanded,
+    NumberProxy,
+    RuleTable,
+    Symbol,
+    TensorProxy,
+    leaves,
+)
 
 from tj_torch.ops.facts.metadata_mutation import is_autograd_change
 
-__all__ = ["MAY_RAISE", "may_raise_at_run_time", "pinned", "rules"]
+if TYPE_CHECKING:
+    from tj_torch.ops.sizes.program import Sizes
+
+__all__ = ["MAY_RAISE", "cannot_fail", "may_raise_at_run_time", "pinned", "rules"]
 
 MAY_RAISE = "may_raise"
 """Name of the rule table."""
+
+ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
 
 MayRaise = Callable[[BoundSymbol], bool]
 
@@ -36,6 +49,16 @@ def may_raise_at_run_time(call: BoundSymbol, table: RuleTable[MayRaise]) -> bool
         return True
     rule = table.get(call.symbol)
     return rule is not None and rule.value(call)
+
+
+def cannot_fail(call: BoundSymbol, sizes: Sizes) -> bool:
+    """Test for an assertion that the call which made its number guarantees.
+
+    Dynamo adds such assertions, as that a size is not negative.
+    """
+    if call.symbol != ASSERT_SCALAR or not isinstance(call.args[0], NumberProxy):
+        return False
+    return sizes.certain(call.args[0].expr)
 
 
 def pinned(facts: Expanded) -> Expanded:

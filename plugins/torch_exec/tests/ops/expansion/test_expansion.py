@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,9 +15,12 @@ from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context
 from tj_core.ir.tree import leaves
 from tj_torch.ops.context.entering import entered, spelling
 from tj_torch.ops.errors import CannotExpand, ExpansionError, InternalError
-from tj_torch.ops.expansion.expander import Expander, Expansion, expand
+from tj_torch.ops.expansion.expander import Expander, expand
 from tj_torch.ops.expansion.replay import replay
 from tj_torch.ops.values.convert import constant, tensor_proxy
+
+if TYPE_CHECKING:
+    from tj_torch.ops.expansion.expansion import Expansion
 
 
 def proxy(name: str, *shape: int, grad: bool = False) -> TensorProxy:

@@ -176,8 +176,7 @@ class GraphImporter(Importer):
 
     def rebind(self, after: Proxy, call: BoundSymbol) -> None:
         """Map all names of an object whose metadata a call has changed to ``after``."""
-        first = self.first_names.get(after.name, after.name)
-        names = {first, *(n for n, f in self.first_names.items() if f == first)}
+        names = self.other_names.of(after.name)
 
         def renewed(value: Any) -> Any:
             return after if isinstance(value, Proxy) and value.name in names else value

@@ -15,8 +15,9 @@ from tj_torch.torch_private import ops as private
 if TYPE_CHECKING:
     import torch
 
+    from tj_torch.ops.expansion.expansion import Expansion
     from tj_torch.ops.expansion.recorder import Recorder, Ref
-    from tj_torch.ops.expansion.run import Expansion, Run
+    from tj_torch.ops.expansion.run import Run
     from tj_torch.ops.sizes.shape_env import SymbolFacts
 
 __all__ = ["Derivation", "Slot", "default_tangent", "missing_symbols"]

@@ -34,8 +34,8 @@ from tj_torch.ops.expansion.autograd_info import (
 )
 from tj_torch.ops.expansion.body import alias_facts, live_calls, references
 from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent, missing_symbols
+from tj_torch.ops.expansion.expansion import Expansion
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
-from tj_torch.ops.expansion.run import Expansion, Run, Traced
 from tj_torch.ops.facts.python_backwards import changing
 from tj_torch.ops.sizes.program import Sizes, known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
@@ -46,6 +46,7 @@ from tj_torch.torch_private.runtime import without_dispatch_modes
 if TYPE_CHECKING:
     from tj_torch.ops.expansion.expander import Expander
     from tj_torch.ops.expansion.kinds import TensorKind
+    from tj_torch.ops.expansion.run import Run, Traced
 
 __all__ = ["Derivation", "Slot", "derive"]
 

@@ -10,7 +10,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from tj_core.extend import PLAIN_CONTEXT, CannotExpandError, Context, leaves
@@ -25,7 +25,7 @@ from tj_torch.ops.errors import (
 from tj_torch.ops.expansion.arguments import distinct_proxies, mentions_missing_device
 from tj_torch.ops.expansion.kinds import Kinds, TensorKind, class_name, names_in
 from tj_torch.ops.expansion.recorder import NeedsPythonDispatcher
-from tj_torch.ops.expansion.run import Expansion, Kind, Run
+from tj_torch.ops.expansion.run import Run
 from tj_torch.ops.facts.denied import Denied, rules
 from tj_torch.ops.facts.operators import OpTable
 from tj_torch.ops.facts.schema_effects import extension
@@ -34,7 +34,10 @@ from tj_torch.ops.sizes.program import Sizes, is_sized
 from tj_torch.runtime.subclasses import is_wrapper_class
 from tj_torch.torch_private import ops as private
 
-__all__ = ["Expander", "Expansion", "Kind", "expand", "generators_untouched"]
+if TYPE_CHECKING:
+    from tj_torch.ops.expansion.expansion import Expansion
+
+__all__ = ["Expander", "expand", "generators_untouched"]
 
 T = TypeVar("T")
 

@@ -13,17 +13,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
-    NO_EFFECTS,
     Body,
     Constant,
     Context,
     Effects,
-    Expanded,
     NumberProxy,
     Proxy,
     TensorProxy,
@@ -40,11 +37,12 @@ from tj_torch.ops.expansion.autograd_info import NonLeaf, may_require_grad, runs
 from tj_torch.ops.expansion.body import BodyBuilder, alias_facts
 from tj_torch.ops.expansion.conversions import refused_writes
 from tj_torch.ops.expansion.copies import without_copies
+from tj_torch.ops.expansion.expansion import Expansion
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.facts.autograd_marks import autograd_marks
 from tj_torch.ops.facts.schema_effects import schema_effects
 from tj_torch.ops.sizes.program import Sizes, bare, symbols_in
-from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, plain, symbols_of
+from tj_torch.ops.sizes.shape_env import RunSymbols, is_symbolic, plain, symbols_of
 from tj_torch.ops.values.convert import (
     dim_to_core,
     number_proxy,
@@ -59,37 +57,7 @@ if TYPE_CHECKING:
     from tj_torch.ops.facts.denied import Denied
     from tj_torch.ops.facts.operators import OpTable
 
-__all__ = ["Expansion", "Kind", "Run", "Traced", "constant_leaf"]
-
-Kind = Literal["COMPOSITE", "KERNEL"]
-"""``KERNEL``: recorded below autograd, so gradients must not be taken through the body."""
-
-
-@dataclass(frozen=True)
-class Expansion:
-    """Outputs, effects and body of one call; plain data, shared by equal calls.
-
-    ``outputs``, ``effects`` and ``body`` are as in `BoundSymbol` and `Body`, under formal names.
-    ``captured``: the body holds a tensor that is no argument, such as one of a closure.
-
-    With symbolic sizes: ``symbols`` are those of the arguments, in order of appearance, ``made``
-    the unbacked ones that the call makes. ``guards`` are conditions under which the expansion
-    holds; `tj_torch.ops.memo.instance` adapts it to a program.
-    """
-
-    outputs: Any
-    effects: Effects = NO_EFFECTS
-    body: Body | None = None
-    kind: Kind = "COMPOSITE"
-    captured: bool = False
-    symbols: tuple[str, ...] = ()
-    made: tuple[SymbolFacts, ...] = ()
-    guards: tuple[str, ...] = ()
-
-    @cached_property
-    def facts(self) -> Expanded:
-        """Outputs, effects and body as the core's record."""
-        return Expanded(self.outputs, self.effects, self.body)
+__all__ = ["Run", "Traced", "constant_leaf"]
 
 
 @dataclass(frozen=True, slots=True)

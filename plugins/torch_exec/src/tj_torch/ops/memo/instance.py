@@ -24,7 +24,7 @@ from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 
 if TYPE_CHECKING:
     from tj_torch.ops.expansion.derive import Derivation
-    from tj_torch.ops.expansion.run import Expansion
+    from tj_torch.ops.expansion.expansion import Expansion
     from tj_torch.ops.sizes.program import Sizes
 
 __all__ = ["derivation_instance", "instance"]

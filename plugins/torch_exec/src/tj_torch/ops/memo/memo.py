@@ -13,7 +13,8 @@ from tj_core.extend import PLAIN_CONTEXT, Context, ParseError, TensorProxy
 
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.derive import Derivation, Slot, derive
-from tj_torch.ops.expansion.expander import Expander, Expansion
+from tj_torch.ops.expansion.expander import Expander
+from tj_torch.ops.expansion.expansion import Expansion
 from tj_torch.ops.memo.instance import derivation_instance, instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.settings.modes import Modes
