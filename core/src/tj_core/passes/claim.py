@@ -288,6 +288,8 @@ class _Walk:
                 "claims calls on plain tensors, and this is one on a tensor subclass: its key is "
                 f"{call.kinds[0]}.{call.symbol.qualname}"
             )
+        if rule is None and call.symbol.functional and executor.claims.get(call.symbol.base):
+            return f"claims {call.symbol.base}, and this call writes what it is given"
         if rule is None:
             return f"has no claim for {call.symbol}"
         if not executor.fallback and not self.grad_done and _carries_gradient(call):

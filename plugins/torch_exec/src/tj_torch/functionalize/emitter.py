@@ -20,16 +20,20 @@ from tj_core.extend import (
     Trace,
     TraceEditor,
     bind_outputs,
+    reexpand,
 )
 
 from tj_torch.functionalize.forms import computed, on_behalf
+from tj_torch.functionalize.inplace_argument import saves_argument, without_writing
 from tj_torch.functionalize.objects import Unsuitable
+from tj_torch.ops.names import resolve
 
 if TYPE_CHECKING:
     from tj_torch.ops.expansion.kinds import Kinds, TensorKind
 
 __all__ = ["WITH_STRIDES", "Emitter"]
 
+CLONE = Symbol("torch", "clone")
 WITH_STRIDES = Symbol("tj", "with_strides")
 
 
@@ -88,6 +92,18 @@ class Emitter:
         made = self.expanded(on_behalf(call, symbol, args, (), context), [args[0].name])
         self.editor.append(made)
         return made.flat_outs[0]
+
+    def plain_form(self, call: BoundSymbol, functional: BoundSymbol) -> BoundSymbol:
+        """The call that writes nothing instead of ``functional``, the functional form of ``call``.
+
+        What its gradient needs of the argument is a copy, as in eager: the memory is written.
+        """
+        made = without_writing(functional, resolve(call.symbol), self.expand)
+        if made is None or not saves_argument(made):
+            return made or functional
+        old = made.flat_args[0]
+        copy = self.made(call, CLONE, (old,), call.context)
+        return reexpand(made, {old.name: copy}, self.expand, self.tags)
 
     def expanded(
         self, bare: BoundSymbol, wishes: Sequence[str], outs: Sequence[str] = ()

@@ -461,7 +461,7 @@ class Functionalized(Emitter):
     # ------------------------------------------------------------------ new calls
 
     def functional(self, call: BoundSymbol, mutated: tuple[int, ...]) -> BoundSymbol:
-        """Add the functional form of ``call``, whose first outputs are the new values."""
+        """Add ``call`` in a form that writes nothing; its first outputs are the new values."""
         env = {p.name: self.current(p) for p in call.flat_args}
         args, kwargs = substituted((call.args, call.kwargs), env)
         places = tuple(tensor_place(call, i) for i in mutated)
@@ -470,6 +470,7 @@ class Functionalized(Emitter):
         known = {p.name for p in call.flat_args}
         outs = [self.editor.fresh(p.name) if p.name in known else p.name for p in call.flat_outs]
         made = self.expanded(bare, [call.flat_args[i].name for i in mutated], outs)
+        made = self.plain_form(call, made)
         for alias in made.effects.aliases:
             if alias.identical and alias.kind == "out":
                 first, twin = made.flat_outs[alias.index], made.flat_outs[alias.output]
