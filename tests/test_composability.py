@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from tj_conformance.composability import ROWS, Row, Status, run_row
+from tj_suites.composability import ROWS, Row, Status, run_row
 
 pytestmark = pytest.mark.sampled(8)
 

@@ -63,8 +63,7 @@ ROOMS = {
     ),
     "tj_conformance": (
         "options", "sampling", "chunks", "fuser", "oracle", "programs", "names", "meaning",
-        "databases", "models", "packages", "architectures", "gradients", "sweep", "autocast",
-        "subclasses", "composability", "installed", "upstream", "plugin",
+        "databases", "models", "gradients", "sweep", "installed", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, and of large rooms, the lowest first."""

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from tj_conformance.architectures import ARCHITECTURES, MODES, Architecture, compared
+from tj_suites.architectures import ARCHITECTURES, MODES, Architecture, compared
 
 HERE = [a for a in ARCHITECTURES if find_spec(a.package) is not None]
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tj_conformance.databases.tally import Part
-from tj_conformance.installed.families import FAMILIES, sample, subjects_of
+from tj_conformance.installed.families import sample, subjects_of
 from tj_conformance.installed.holding import batches, hold
 from tj_conformance.installed.known import LISTED, unlisted
 from tj_conformance.sampling import FULL
+from tj_suites.installed.families import FAMILIES
 
 if TYPE_CHECKING:
     from tj_conformance.installed.subject import Subject
@@ -47,7 +48,11 @@ def parts() -> Iterator[Any]:
 def test_as_installed(family: str, part: Part | None) -> None:
     if family == "models":
         pytest.importorskip("transformers", reason="the models are transformers'")
-    subjects = sample(family, SAMPLE) if part is None else list(subjects_of(family, part))
+    subjects = (
+        sample(family, SAMPLE, FAMILIES)
+        if part is None
+        else list(subjects_of(family, part, FAMILIES))
+    )
     verdicts = [verdict for batch in batches(subjects) for verdict in hold(batch)]
     found = [f"{v.subject.id}: {problem}" for v in verdicts for problem in unlisted(v)]
     assert not found, "\n".join(found)
@@ -58,7 +63,7 @@ def test_as_installed(family: str, part: Part | None) -> None:
 @pytest.mark.skipif(not FULL, reason="makes all programs")
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f not in MADE_UP | ELSEWHERE])
 def test_the_table_names_what_there_is(family: str) -> None:
-    subjects: list[Subject] = list(subjects_of(family))
+    subjects: list[Subject] = list(subjects_of(family, families=FAMILIES))
     known = {s.name for s in subjects}
     assert len(known) == len(subjects)
     for entry in LISTED.get(subjects[0].family, ()):

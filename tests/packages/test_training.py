@@ -8,7 +8,7 @@ import importlib.metadata
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.packages import PACKAGES, Network, Package, train_twins
+from tj_suites.packages import PACKAGES, Network, Package, train_twins
 
 EVERY = [
     pytest.param(network, id=f"{package.name} {network.name}")

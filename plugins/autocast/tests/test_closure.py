@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.autocast.case import evaluate
 from tj_conformance.oracle.case import Case
+from tj_suites.autocast.case import evaluate
 from torch.utils.checkpoint import checkpoint
 
 Program = Callable[..., Any]

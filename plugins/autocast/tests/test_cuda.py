@@ -9,7 +9,6 @@ import pytest
 import tj_core as tj
 import torch
 from tj_autocast.transform import lower_autocast
-from tj_conformance.autocast.lists import entries
 from tj_core.extend import (
     BoundSymbol,
     Constant,
@@ -22,6 +21,7 @@ from tj_core.extend import (
     leaves,
     map_tree,
 )
+from tj_suites.autocast.lists import entries
 from tj_torch.extend import AUTOCAST, TorchDialects, is_on, resolve, tensor_proxy, to_core_tree
 from tj_torch.internal import to_core
 from torch._subclasses import FakeTensor, FakeTensorMode

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.autocast.case import evaluate
-from tj_conformance.autocast.lists import listed, sampled
-from tj_conformance.autocast.programs import PROGRAMS
 from tj_conformance.models import MODELS, step
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.sampling import FULL
+from tj_suites.autocast.case import evaluate
+from tj_suites.autocast.lists import listed, sampled
+from tj_suites.autocast.programs import PROGRAMS
 
 if TYPE_CHECKING:
     from tj_conformance.oracle.case import Case, Verdict

@@ -13,7 +13,6 @@ import torch
 from tj_autograd.extend import GradRule
 from tj_autograd.run.variants import Variants
 from tj_conformance.oracle.compare import assert_equal
-from tj_conformance.subclasses.kinds import Labeled
 from tj_core.extend import (
     BoundSymbol,
     Claim,
@@ -24,6 +23,7 @@ from tj_core.extend import (
     RuleTable,
     hookimpl,
 )
+from tj_suites.subclasses.kinds import Labeled
 from torch.testing._internal.two_tensor import TwoTensor
 
 WHOLE = "TwoTensor.torch.mul"

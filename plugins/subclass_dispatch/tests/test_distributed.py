@@ -14,7 +14,7 @@ if not distributed.is_gloo_available():
 
 from tj_conformance.oracle.case import evaluate
 from tj_conformance.oracle.compare import assert_equal
-from tj_conformance.subclasses.distributed import PROGRAMS, given, group
+from tj_suites.subclasses.distributed import PROGRAMS, given, group
 from torch.distributed.tensor import Replicate, Shard
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from tj_conformance.subclasses.kinds import Counted, Labeled, Lower, Packed, Scaled
 from tj_core.extend import Proxy, TensorProxy, leaves
 from tj_subclass.kind import rules
+from tj_suites.subclasses.kinds import Counted, Labeled, Lower, Packed, Scaled
 from tj_torch.ops.errors import CannotExpand, ExpansionError
 from tj_torch.ops.expansion.derive import derive
 from tj_torch.ops.expansion.expander import Expander

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.subclasses.kinds import Labeled
 from tj_core.extend import CannotExpandError, RuleTable, hookimpl
 from tj_subclass.kind import WRAPPERS
+from tj_suites.subclasses.kinds import Labeled
 from tj_torch.extend import TENSOR_KINDS, Expander, TensorKind, TorchDialects, tensor_proxy
 from torch.testing._internal.two_tensor import TwoTensor
 
@@ -118,7 +118,7 @@ class Acme:
 
     tj_name = "acme"
 
-    def __init__(self, key: str = "tj_conformance.subclasses.kinds.Labeled") -> None:
+    def __init__(self, key: str = "tj_suites.subclasses.kinds.Labeled") -> None:
         self.key = key
         self.asked: list[str] = []
 
@@ -133,9 +133,7 @@ class Acme:
         return (table,)
 
 
-@pytest.mark.parametrize(
-    "key", ["tj_conformance.subclasses.kinds.Labeled", "tj_conformance.*", "*"]
-)
+@pytest.mark.parametrize("key", ["tj_suites.subclasses.kinds.Labeled", "tj_suites.*", "*"])
 def test_a_third_party_has_a_kind_of_its_own(key: str) -> None:
     acme = Acme(key)
     plugins = [acme, "torch", *([] if key == "*" else ["subclass"])]

@@ -14,8 +14,8 @@ import torch
 from tj_conformance.oracle.case import evaluate
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.oracle.versions import left_to_this_version
-from tj_conformance.subclasses.programs import PROGRAMS
 from tj_core.extend import Claim, Executor, RuleTable, Stage, hookimpl
+from tj_suites.subclasses.programs import PROGRAMS
 from torch.testing._internal.two_tensor import TwoTensor
 
 pytestmark = pytest.mark.sampled(8)
@@ -229,7 +229,7 @@ def test_a_write_has_a_body_and_says_what_is_new() -> None:
 
 
 def test_another_context_is_another_program() -> None:
-    from tj_conformance.subclasses.kinds import Labeled
+    from tj_suites.subclasses.kinds import Labeled
 
     g = tj.jit(lambda x: x * 2 if x.label == "a" else x * 3)
     with warnings.catch_warnings():

@@ -14,7 +14,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.sampling import FULL
-from tj_conformance.subclasses.kinds import Labeled, Sideways
+from tj_suites.subclasses.kinds import Labeled, Sideways
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 

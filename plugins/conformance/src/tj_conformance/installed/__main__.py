@@ -10,31 +10,35 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tj_conformance.databases.tally import Part
-from tj_conformance.installed.families import FAMILIES, subjects_of
+from tj_conformance.installed.families import FAMILIES, Family, subjects_of
 from tj_conformance.installed.holding import batches, hold
 from tj_conformance.installed.known import unlisted
+
+if TYPE_CHECKING:
+    from tj_conformance.installed.subject import Subject
 
 __all__ = ["main"]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run what ``arguments`` say; 1 if anything is wrong that is not listed."""
+def main(arguments: Sequence[str], families: Mapping[str, Family] = FAMILIES) -> int:
+    """Run what ``arguments`` say of ``families``; 1 if anything is wrong that is not listed."""
     if not arguments:
-        print(*(f"{name}: {family.few}" for name, family in FAMILIES.items()), sep="\n")
+        print(*(f"{name}: {family.few}" for name, family in families.items()), sep="\n")
     wrong = 0
     for given in arguments:
         name, _, part = given.partition("/")
-        wrong += _family(name, Part.parse(part))
+        wrong += _family(name, subjects_of(name, Part.parse(part), families))
     return int(wrong > 0)
 
 
-def _family(name: str, part: Part) -> int:
+def _family(name: str, subjects: Iterable[Subject]) -> int:
     start = time.monotonic()
     programs = regions = listed = wrong = 0
-    for batch in batches(subjects_of(name, part)):
+    for batch in batches(subjects):
         for verdict in hold(batch):
             programs += 1
             regions += verdict.regions

@@ -6,7 +6,6 @@ import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,15 +14,11 @@ from tj_conformance.databases.known import DTYPES
 from tj_conformance.databases.tally import ALL, Part
 from tj_conformance.installed import programs
 from tj_conformance.installed.databases import module_db, op_db
-from tj_conformance.programs.cases import Case, cases_in
 
 if TYPE_CHECKING:
     from tj_conformance.installed.subject import Subject
 
-__all__ = ["FAMILIES", "Family", "sample", "subjects_of"]
-
-ALIASING = Path("plugins/torch_exec/tests/functionalize/aliasing")
-"""Folder with the tables of programs that alias, below the folder of all distributions."""
+__all__ = ["FAMILIES", "Family", "sample", "subjects_of", "whole"]
 
 SEEDS = range(9000, 9040)
 """Seeds of made-up programs: 250 for each, or 50 of those that differentiate."""
@@ -42,18 +37,9 @@ class Family:
     chosen: Callable[[int, int], Iterable[Subject]] | None = None
 
 
-def _whole(make: Callable[[], Iterable[Subject]], few: int, parts: int = 1) -> Family:
+def whole(make: Callable[[], Iterable[Subject]], few: int, parts: int = 1) -> Family:
+    """A family of programs that ``make`` makes all at once."""
     return Family(lambda part: part.of(list(make())), few, parts)
-
-
-def _aliasing() -> Iterator[Subject]:
-    return programs.aliasing(_tables())
-
-
-def _tables() -> list[tuple[Case, str]]:
-    """Programs that alias with the kinds of their tensors, from the test files."""
-    folder = next(p for p in (Path.cwd(), *Path.cwd().parents) if (p / ALIASING).is_dir())
-    return cases_in(folder / ALIASING, but=("test_functional.py", "test_scoreboard.py"))
 
 
 def _seeded(make: Callable[..., Iterator[Subject]], few: int) -> Family:
@@ -71,38 +57,36 @@ def _seeded(make: Callable[..., Iterator[Subject]], few: int) -> Family:
 
 FAMILIES: Mapping[str, Family] = {
     **{
-        f"op_db:{name}": _whole(
+        f"op_db:{name}": whole(
             functools.partial(op_db, getattr(torch, name)), 8 if name == "float32" else 2, 16
         )
         for name in DTYPES
     },
-    "module_db": _whole(module_db, 4, 6),
-    "aliasing": _whole(_aliasing, 10, 16),
+    "module_db": whole(module_db, 4, 6),
     "generated": _seeded(programs.generated, 10),
     "orders": _seeded(programs.orders, 6),
-    "found": _whole(programs.found, 8),
-    "own_backwards": _whole(programs.own_backwards, 4, 16),
-    "subclasses": _whole(programs.subclasses, 6),
-    "autocast": _whole(programs.autocast, 4, 6),
-    "models": _whole(programs.models, 1, 5),
-    "packages": _whole(programs.packages, 4, 8),
+    "found": whole(programs.found, 8),
+    "own_backwards": whole(programs.own_backwards, 4, 16),
+    "models": whole(programs.models, 1, 5),
 }
 """Families by name."""
 
 
-def subjects_of(name: str, part: Part = ALL) -> Iterable[Subject]:
+def subjects_of(
+    name: str, part: Part = ALL, families: Mapping[str, Family] = FAMILIES
+) -> Iterable[Subject]:
     """The programs of the family ``name``, or a part of them.
 
     :raises ValueError: if there is no such family.
     """
-    if name not in FAMILIES:
-        raise ValueError(f"no family {name!r}; there are {', '.join(FAMILIES)}")
-    return FAMILIES[name].make(part)
+    if name not in families:
+        raise ValueError(f"no family {name!r}; there are {', '.join(families)}")
+    return families[name].make(part)
 
 
-def sample(name: str, number: int = 0) -> list[Subject]:
+def sample(name: str, number: int = 0, families: Mapping[str, Family] = FAMILIES) -> list[Subject]:
     """Share of a family in the default run: hashes choose it, differently for each ``number``."""
-    family = FAMILIES[name]
+    family = families[name]
     if family.chosen is not None:
         return list(family.chosen(family.few, number))
     found = sorted(family.make(ALL), key=lambda s: zlib.crc32(f"{number} {s.id}".encode()))

@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
-import torch
-
-from tj_conformance.autocast.case import evaluate as evaluate_autocast
-from tj_conformance.autocast.lists import listed
-from tj_conformance.autocast.programs import PROGRAMS as AUTOCAST
 from tj_conformance.gradients import orders as of_orders
 from tj_conformance.gradients import own
 from tj_conformance.installed.subject import Jit, Subject
 from tj_conformance.models import MODELS, step
-from tj_conformance.oracle.case import Case, Verdict, evaluate
 from tj_conformance.oracle.compare import differences
 from tj_conformance.oracle.nearness import doubled, judged
-from tj_conformance.packages import PACKAGES, Network, train_twins
-from tj_conformance.programs import cases
 from tj_conformance.programs.findings import FOUND
 from tj_conformance.programs.fuzz import CHUNK, collected
 from tj_conformance.programs.texts import TextProgram, run_text
-from tj_conformance.subclasses.programs import PROGRAMS as SUBCLASSES
 
 __all__ = [
-    "aliasing",
-    "autocast",
+    "REWRITTEN",
     "found",
     "generated",
     "models",
     "orders",
     "own_backwards",
-    "packages",
-    "subclasses",
 ]
 
 REWRITTEN = {"lenient": True, "ignore": ("grad_fn",)}
 """Options of `check` for gradients that are traces: other nodes of autograd, other saved values."""
-
-
-def aliasing(found: Iterable[tuple[cases.Case, str]]) -> Iterator[Subject]:
-    """Programs of the tables in test files, each with the kinds of tensors in ``found``."""
-    for case, kind in found:
-        run = functools.partial(_case, case, kind)
-        yield Subject("aliasing", f"{case.name}-{kind}", run, kind in case.breaks)
-
-
-def _case(case: cases.Case, kind: str, jit: Jit) -> Iterator[str]:
-    try:
-        cases.run_case(case, kind, jit=jit, **REWRITTEN)
-    except AssertionError as error:
-        yield str(error)
 
 
 def generated(seed: int, count: int = CHUNK) -> Iterator[Subject]:
@@ -103,33 +77,6 @@ def _order(program: Any, jit: Jit) -> Iterator[str]:
         yield f"{said}\n\n{program}"
 
 
-def subclasses() -> Iterator[Subject]:
-    """Programs of tensor subclasses."""
-    yield from _cases("subclasses", SUBCLASSES, evaluate)
-
-
-def autocast() -> Iterator[Subject]:
-    """Programs under autocast, and the operations of PyTorch's lists in two data types."""
-    lists = {
-        f"{dtype}.{name}": case
-        for dtype in (torch.bfloat16, torch.float16)
-        for name, case in listed(dtype).items()
-    }
-    yield from _cases("autocast", {**AUTOCAST, **lists}, evaluate_autocast)
-
-
-def _cases(
-    family: str, found: Mapping[str, Case], evaluated: Callable[[Case, Jit], Verdict]
-) -> Iterator[Subject]:
-    for name, case in found.items():
-        run = functools.partial(_evaluated, case, evaluated)
-        yield Subject(family, name, run, bool(case.falls_back))
-
-
-def _evaluated(case: Case, evaluated: Callable[[Case, Jit], Verdict], jit: Jit) -> list[str]:
-    return [str(d) for d in evaluated(case, jit).differences]
-
-
 def models() -> Iterator[Subject]:
     """Models of transformers, trained for two steps and evaluated."""
     for name in MODELS:
@@ -151,19 +98,3 @@ def _model(name: str, mode: str, jit: Jit) -> Iterator[str]:
             return step(wide, wide, doubled(batch), seed)
 
         yield from map(str, judged(differences(got, expected), got, expected, exact))
-
-
-def packages() -> Iterator[Subject]:
-    """Networks of packages that others wrote, trained for two steps."""
-    for package in PACKAGES:
-        for network in package.networks:
-            run = functools.partial(_network, network)
-            name = f"{package.name} {network.name}"
-            yield Subject("packages", name, run, bool(network.breaks))
-
-
-def _network(network: Network, jit: Jit) -> Iterator[str]:
-    report = train_twins(network, jit, "adam")
-    yield from report.problems
-    if unknown := [w for w in report.tj_warnings if not any(b in w for b in network.breaks)]:
-        yield f"warns: {unknown}"

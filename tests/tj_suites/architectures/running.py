@@ -1,0 +1,211 @@
+"""Architectures against eager: an inference, and two training steps, in both configurations."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tj_core as tj
+import torch
+from tj_conformance.models import contents
+from tj_conformance.oracle.compare import differences
+from tj_conformance.oracle.configurations import configured
+from tj_conformance.oracle.nearness import as_near, doubled
+from torch import nn
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from tj_suites.architectures.architecture import Architecture
+
+__all__ = ["MODES", "Report", "compared"]
+
+Jit = Callable[[nn.Module], Any]
+MODES = ("inference", "training")
+STEPS = 2
+LAST_BITS = (1, -1, 2, -2)
+"""Changes of floating-point inputs, in roundings, that show how far eager is from itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where one run of an architecture differs from eager, what tj warned of, and the seconds."""
+
+    problems: tuple[str, ...]
+    warned: tuple[str, ...]
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """One cell of the table."""
+        if self.problems:
+            return f"differs: {self.problems[0]}"
+        return f"equal, {len(self.warned)} breaks" if self.warned else "equal"
+
+
+def compared(architecture: Architecture, mode: str, *, installed: bool) -> Report:
+    """Run ``architecture`` in eager and under tj.
+
+    Exact, all is equal to the bit. As installed, each value is eager's within the tolerance of its
+    data type, or as near to the network in double precision as eager is (`as_near`). That is asked
+    of the exact one, too, where it is in several programs after a graph break: autograd adds what
+    they give for one tensor, in another order than the tangents of one program.
+    """
+    run = _inference if mode == "inference" else _training
+    if installed:
+        with configured():
+            return _rounded(architecture, run, tj.jit)
+    expected = list(run(architecture, _itself, dropout=True))
+    with _noted() as said:
+        start = time.perf_counter()
+        got = list(run(architecture, _exact, dropout=True))
+    seconds = time.perf_counter() - start
+    problems = tuple(str(d) for d in differences(got, expected))
+    if problems and (said or architecture.rounds):
+        return _rounded(architecture, run, _exact)
+    return Report(problems, tuple(said), seconds)
+
+
+def _rounded(architecture: Architecture, run: Any, jit: Jit) -> Report:
+    """Compare without dropout, and within rounding."""
+    expected = list(run(architecture, _itself))
+    with _noted() as said:
+        start = time.perf_counter()
+        got = list(run(architecture, jit))
+    seconds = time.perf_counter() - start
+    return Report(tuple(_apart(architecture, run, got, expected)), tuple(said), seconds)
+
+
+def _apart(architecture: Architecture, run: Any, got: Any, expected: Any) -> Iterator[str]:
+    """Differences of ``got`` beyond rounding; double precision decides.
+
+    Eager's error is a matter of chance where a network amplifies rounding: that of eager with the
+    last bits of the inputs changed may be the one that ``got`` is held against.
+    """
+    got, expected = (pytree.tree_map_only(torch.Tensor, _usual, tree) for tree in (got, expected))
+    found = differences(got, expected)
+    yield from (str(d) for d in found if not d.rounding and "differ" not in d.what)
+    if all(d.rounding for d in found):
+        return
+    exact = functools.cache(lambda: list(run(architecture, _itself, double=True)))
+    others = (list(run(architecture, _itself, bits=bits)) for bits in LAST_BITS)
+    eager = itertools.chain([expected], others)
+    if not any(as_near(got, one, exact, amplified=10) for one in eager):
+        yield next(str(d) for d in found if not d.rounding)
+
+
+def _usual(x: torch.Tensor) -> torch.Tensor:
+    """``x``, whose dimensions of one element have the stride 1: they may have any."""
+    if x.layout is not torch.strided:
+        return x
+    sizes = zip(x.shape, x.stride(), strict=True)
+    return x.as_strided(x.shape, [1 if size == 1 else stride for size, stride in sizes])
+
+
+def _itself(model: nn.Module) -> nn.Module:
+    return model
+
+
+def _exact(model: nn.Module) -> Any:
+    return tj.jit(model, plugins=["torch", "autograd"])
+
+
+class _noted(warnings.catch_warnings):
+    """Inside, the texts of tj's warnings go to the list."""
+
+    def __init__(self) -> None:
+        super().__init__(record=True)
+
+    def __enter__(self) -> Any:
+        self.caught = super().__enter__()
+        warnings.simplefilter("always")
+        self.said: list[str] = []
+        return self.said
+
+    def __exit__(self, *error: Any) -> None:
+        self.said += [
+            str(w.message) for w in self.caught or () if issubclass(w.category, tj.TjWarning)
+        ]
+        super().__exit__(*error)
+
+
+def _network(architecture: Architecture, *, dropout: bool, double: bool) -> nn.Module:
+    """The network; without dropout where its random numbers would differ between data types."""
+    model = architecture.made()
+    if not dropout:
+        for module in model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.p = 0.0
+    choose: Any = getattr(model, "set_experts_implementation", None)
+    if double and choose is not None:
+        choose("eager")  # PyTorch's grouped products take no float64
+    return model.double() if double else model
+
+
+def _given(architecture: Architecture, seed: int, double: bool, bits: int) -> Any:
+    """The arguments of a call, with ``bits`` roundings added to what is floating-point."""
+
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + bits * torch.finfo(x.dtype).eps) if x.is_floating_point() else x
+
+    given = architecture.given(seed)
+    given = pytree.tree_map_only(torch.Tensor, changed, given) if bits else given
+    return doubled(given) if double else given
+
+
+def _inference(
+    architecture: Architecture,
+    jit: Jit,
+    *,
+    dropout: bool = False,
+    double: bool = False,
+    bits: int = 0,
+) -> Iterator[Any]:
+    """The results of two calls, of which the second finds a program."""
+    model = _network(architecture, dropout=dropout, double=double).eval()
+    run = jit(model)
+    with torch.no_grad():
+        for seed in range(STEPS):
+            yield _snapshot(contents(run(**_given(architecture, seed, double, bits))))
+
+
+def _training(
+    architecture: Architecture,
+    jit: Jit,
+    *,
+    dropout: bool = False,
+    double: bool = False,
+    bits: int = 0,
+) -> Iterator[Any]:
+    """The state after each of two steps of SGD."""
+    model = _network(architecture, dropout=dropout, double=double).train()
+    run = jit(model)
+    stepper = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for seed in range(STEPS):
+        out = run(**_given(architecture, seed, double, bits))
+        _loss(out).backward()
+        grads = {n: p.grad for n, p in model.named_parameters()}
+        if not any(g is not None and g.abs().sum() > 0 for g in grads.values()):
+            raise AssertionError("nothing got a gradient: the step shows nothing")
+        stepper.step()
+        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        yield _snapshot({"out": contents(out), "grads": grads, "state": state})
+        stepper.zero_grad()
+
+
+def _loss(out: Any) -> torch.Tensor:
+    """The loss that a network computes, or the mean of the squares of what it returns."""
+    known = getattr(out, "loss", None)
+    if isinstance(known, torch.Tensor):
+        return known
+    floating = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+    wanted = [t.square().mean() for t in floating if t.is_floating_point() and t.requires_grad]
+    return torch.stack(wanted).sum()
+
+
+def _snapshot(tree: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), tree)

@@ -1,0 +1,1 @@
+"""Programs of this repository's tests as users have tj installed."""
