@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ ROOMS = {
     "tj_core": (
         "source", "errors", "disk", "deprecations", "ir", "contract", "text", "analysis", "edit",
         "verify", "passes", "compile", "host", "namespaces", "tagging", "api", "cli", "extend",
-        "testing", "__main__",
+        "internal", "testing", "__main__",
     ),
     "tj_torch": (
         "installation", "torch_private", "runtime", "ops", "guards", "eager", "functionalize",
@@ -212,7 +213,7 @@ def test_the_second_door_is_for_plugins_of_this_tree(distributions: Distribution
         for file in distribution.files:
             for door in doors.intersection(facts(file).imported):
                 users.setdefault(door, set()).add(distribution.folder.parent.name)
-    assert users == {"tj_torch.internal": {"plugins"}}
+    assert users == {"tj_core.internal": {"plugins"}, "tj_torch.internal": {"plugins"}}
 
 
 def exported(file: Path) -> list[str]:
@@ -223,18 +224,61 @@ def exported(file: Path) -> list[str]:
     return []
 
 
-def test_the_second_door_has_names_that_one_plugin_needs(distributions: Distributions) -> None:
+def users_of(door: str, distributions: Distributions) -> dict[str, set[str]]:
+    """Distributions by the names that they import from ``door``."""
     users: dict[str, set[str]] = {}
     for distribution in distributions.values():
         for file in distribution.files:
             for target in facts(file).imported:
-                door, _, name = target.rpartition(".")
-                if door == "tj_torch.internal":
+                module, _, name = target.rpartition(".")
+                if module == door:
                     users.setdefault(name, set()).add(distribution.name)
-    source = distributions["tj-torch"].source
-    assert sorted(users) == sorted(exported(source / "internal.py"))
+    return users
+
+
+@pytest.mark.parametrize("name", ["tj-core", "tj-torch"])
+def test_the_second_door_has_names_that_one_plugin_needs(
+    distributions: Distributions, name: str
+) -> None:
+    distribution = distributions[name]
+    users = users_of(f"{distribution.package}.internal", distributions)
+    assert sorted(users) == sorted(exported(distribution.source / "internal.py"))
     assert {name: found for name, found in users.items() if len(found) > 1} == {}
-    assert users.keys().isdisjoint(exported(source / "extend.py"))
+    assert users.keys().isdisjoint(exported(distribution.source / "extend.py"))
+
+
+UNUSED = {
+    "Change": "in a PassRecord",
+    "DType": "in a TensorProxy",
+    "Entry": "what a frontend makes",
+    "Fallback": "what a frontend makes",
+    "PLUGIN_API": "the number that a plugin declares",
+    "Program": "what generate returns",
+    "RewriteRule": "what rewrite takes",
+    "Services": "what a session gives to frontends",
+    "Source": "in a BoundSymbol",
+    "reproduce": "for the scripts that failed regions leave",
+}
+"""Names of `tj_core.extend` that fewer than two plugins need, with what they belong to."""
+
+
+def test_the_first_door_has_names_that_plugins_need(
+    distributions: Distributions, root: Path
+) -> None:
+    """Two plugins of this tree or an example do, the documentation has it, or it is an error."""
+    users = users_of("tj_core.extend", distributions)
+    pages = [p for p in root.glob("docs/*.md") if p.name not in ("api.md", "modules.md")]
+    words = set(re.findall(r"\w+", " ".join(p.read_text("utf-8") for p in pages)))
+    examples = {d.name for d in distributions.values() if d.folder.parent.name == "examples"}
+    left = {
+        name
+        for name in exported(distributions["tj-core"].source / "extend.py")
+        if len(users.get(name, ())) < 2
+        and not users.get(name, set()) & examples
+        and name not in words
+        and not name.endswith(("Error", "Warning"))
+    }
+    assert left == set(UNUSED)
 
 
 def test_no_folder_beside_a_module_of_its_name(distributions: Distributions) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import tj_core as tj
 from tj_core.compile import collection
-from tj_core.extend import collecting_less
+from tj_core.internal import collecting_less
 
 PYTHONS = (700, 10, 10)
 FEWER = (collection.NEW_OBJECTS, 10, 10)

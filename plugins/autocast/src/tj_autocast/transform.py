@@ -23,8 +23,8 @@ from tj_core.extend import (
     Transform,
     bind_outputs,
     substituted,
-    with_programs,
 )
+from tj_core.internal import with_programs
 from tj_torch.extend import AUTOCAST, WIRING, TorchDialects, is_on
 
 from tj_autocast.bodies import NotTheBody, Opened, functions, operators

@@ -28,7 +28,7 @@ FUNCTIONS = {
 SHAPES = {"dropout1d": (2, 3, 4), "dropout3d": (2, 3, 2, 2, 2), "feature_alpha_dropout": (2, 3, 2)}
 ARGUMENTS = {"threshold": (0.1, 0.5)}
 CALLED = {"threshold": "torch.threshold"}
-"""What is captured; ``F.threshold`` is Python that calls it."""
+"""Functions as they are captured; ``F.threshold`` is Python that calls one."""
 
 ANOTHER = {"celu", "elu", "leaky_relu", "rrelu", "selu"}
 """Functions whose in-place form has a gradient of its own."""

@@ -22,10 +22,10 @@ from tj_core.extend import (
     TensorProxy,
     evaluate_size,
     interpreter,
-    size_hints,
     size_places,
     symbols_in,
 )
+from tj_core.internal import size_hints
 
 __all__ = ["MOST", "Variant", "Variants", "sizes_in"]
 

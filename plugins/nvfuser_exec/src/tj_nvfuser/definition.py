@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from tj_core.extend import (
-    Dim,
-    NumberProxy,
-    ParseError,
-    SizePlace,
-    SymDim,
-    TensorProxy,
-    evaluate_size,
-)
+from tj_core.extend import Dim, NumberProxy, ParseError, SymDim, TensorProxy, evaluate_size
 
 from tj_nvfuser.layouts import dense_order, layout_of
 from tj_nvfuser.refusal import Refused, refuse
+
+if TYPE_CHECKING:
+    from tj_core.internal import SizePlace
 
 __all__ = [
     "COMMON",

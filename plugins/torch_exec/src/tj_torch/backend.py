@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tj_core import tag
-from tj_core.extend import backend_state
+from tj_core.internal import backend_state
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo import autograd_functions

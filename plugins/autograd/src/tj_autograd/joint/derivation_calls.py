@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tj_core.extend import (
-    AUGMENTED,
-    BACKWARD,
     Body,
     BoundSymbol,
     Change,
@@ -29,6 +27,7 @@ from tj_core.extend import (
     substitution,
     with_args,
 )
+from tj_core.internal import AUGMENTED, BACKWARD
 from tj_torch.extend import Derivation, Slot
 
 from tj_autograd.joint.build import Differentiated, JointScope, Slots

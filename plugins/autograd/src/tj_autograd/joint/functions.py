@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import FORWARD, Body, BoundSymbol, Proxy, Symbol, TensorProxy, generate, leaves
+from tj_core.extend import Body, BoundSymbol, Proxy, Symbol, TensorProxy, generate, leaves
+from tj_core.internal import FORWARD
 from tj_torch.internal import autograd_function
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tj_core.extend import BoundSymbol, Proxy, Trace, TraceEditor, same_objects
+from tj_core.extend import BoundSymbol, Proxy, Trace, TraceEditor
+from tj_core.internal import same_objects
 
 __all__ = ["one_name_each"]
 

@@ -14,8 +14,6 @@ from functools import cached_property
 from typing import Any
 
 from tj_core.extend import (
-    BACKWARD,
-    FORWARD,
     BoundSymbol,
     Change,
     Constant,
@@ -28,14 +26,12 @@ from tj_core.extend import (
     States,
     Symbol,
     TensorProxy,
-    answer,
     ask,
     bind_outputs,
     leaves,
-    same_objects,
     substituted,
-    with_state,
 )
+from tj_core.internal import BACKWARD, FORWARD, answer, same_objects, with_state
 from tj_torch.extend import Expander, Sizes, Slot
 
 from tj_autograd.joint.build import Differentiated, JointScope, Slots

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 
 from tj_core.extend import (
-    AUGMENTED,
     BoundSymbol,
     Decline,
     Proxy,
@@ -15,6 +14,7 @@ from tj_core.extend import (
     leaves,
     requires_grad,
 )
+from tj_core.internal import AUGMENTED
 from tj_torch.extend import is_on, is_wrapper_class, may_write, resolve
 from tj_torch.internal import OVERWRITTEN, RETURNED_VIEW, changes_unseen, members, strided_beyond
 

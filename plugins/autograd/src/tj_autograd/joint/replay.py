@@ -29,8 +29,8 @@ from tj_core.extend import (
     formals,
     substituted,
     substitution,
-    wrapped_body,
 )
+from tj_core.internal import wrapped_body
 from tj_torch.internal import random_state, set_random_state
 
 if TYPE_CHECKING:

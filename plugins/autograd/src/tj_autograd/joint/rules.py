@@ -24,8 +24,6 @@ from typing import Any
 
 import torch
 from tj_core.extend import (
-    FUNCTION,
-    OPTIONAL_FUNCTION,
     BoundSymbol,
     CannotExpandError,
     Context,
@@ -38,7 +36,6 @@ from tj_core.extend import (
     RuleTable,
     TensorProxy,
     ask,
-    check_fields,
     evaluate_size,
     leaves,
     map_tree,
@@ -46,6 +43,7 @@ from tj_core.extend import (
     requires_grad,
     size_symbols,
 )
+from tj_core.internal import FUNCTION, OPTIONAL_FUNCTION, check_fields
 from tj_torch.extend import (
     Derivation,
     Expander,

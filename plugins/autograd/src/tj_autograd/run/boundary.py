@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import Namer, Proxy, TensorProxy, define, is_subclass, requires_grad, value_text
+from tj_core.extend import Namer, Proxy, TensorProxy, define, is_subclass, requires_grad
+from tj_core.internal import value_text
 from tj_torch.internal import (
     ambient_autocast,
     autocast_as_in,

@@ -20,8 +20,8 @@ from tj_core.extend import (
     TensorProxy,
     Trace,
     own_pass,
-    warn_of,
 )
+from tj_core.internal import warn_of
 from tj_torch.internal import compiling
 
 from tj_autograd.joint.replay import draws_again, restoring

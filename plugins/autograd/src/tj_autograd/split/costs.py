@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.extend import (
-    STATE,
     BoundSymbol,
     Executor,
     PassContext,
@@ -19,6 +18,7 @@ from tj_core.extend import (
     makes_views,
     map_tree,
 )
+from tj_core.internal import STATE
 from tj_torch.extend import resolve
 from torch.utils.flop_counter import flop_registry
 

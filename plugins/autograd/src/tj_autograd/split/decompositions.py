@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import (
-    AUGMENTED,
     BoundSymbol,
     CallEditor,
     Executor,
@@ -22,8 +21,8 @@ from tj_core.extend import (
     Replacement,
     RuleTable,
     Trace,
-    cse,
 )
+from tj_core.internal import AUGMENTED, cse
 
 if TYPE_CHECKING:
     from tj_autograd.split.costs import Costs

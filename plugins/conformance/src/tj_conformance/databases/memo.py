@@ -10,7 +10,7 @@ from typing import Any
 
 import tj_core as tj
 import torch
-from tj_core.extend import jitted_of
+from tj_core.internal import jitted_of
 
 from tj_conformance.oracle.compare import seeded
 from tj_conformance.oracle.twins import clone_tree

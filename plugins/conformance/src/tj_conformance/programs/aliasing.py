@@ -10,15 +10,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
-from tj_core.extend import Compilation, jitted_of
+from tj_core.internal import jitted_of
 from torch.utils import _pytree as pytree
 
 from tj_conformance.oracle.compare import Difference
 from tj_conformance.oracle.world import World, attempt, compare_worlds, look_at
+
+if TYPE_CHECKING:
+    from tj_core.extend import Compilation
 
 __all__ = ["Jit", "Program", "Report", "Scene", "check", "stateless"]
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tj_core import tag as tag_function
 from tj_core.extend import (
-    NO_EFFECTS,
     NO_TAGS,
     BoundSymbol,
     CannotExpandError,
@@ -38,6 +37,7 @@ from tj_core.extend import (
     leaves,
     map_tree,
 )
+from tj_core.internal import NO_EFFECTS
 
 from tj_torch.capture import levels
 from tj_torch.capture.autocast_notes import Casts

@@ -18,10 +18,9 @@ from tj_core.extend import (
     Jitted,
     PassError,
     Source,
-    call_of,
     own_pass,
-    source_of,
 )
+from tj_core.internal import call_of, source_of
 
 from tj_torch.capture.acquire import Acquired, acquire
 from tj_torch.capture.autocast_notes import check_of

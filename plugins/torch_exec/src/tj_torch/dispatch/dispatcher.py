@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from tj_core.extend import Entry, Jitted, collecting_less
+from tj_core.internal import collecting_less
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.dispatch.entries import Entries
@@ -19,6 +19,8 @@ from tj_torch.dispatch.recompiles import Explain, recurs
 from tj_torch.guards.ambient import ambient_mode, interpreting
 
 if TYPE_CHECKING:
+    from tj_core.extend import Entry, Jitted
+
     from tj_torch.dispatch.compiler import GraphCompiler
 
 __all__ = ["MISSED", "Call", "Dispatcher", "Made", "Programs", "weakly"]

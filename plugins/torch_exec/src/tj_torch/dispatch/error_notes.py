@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tj_core.extend import Jitted, Source, TjError, add_note, notes
+from tj_core.extend import Jitted, Source, TjError, notes
+from tj_core.internal import add_note
 
 from tj_torch.capture.sources import raising_source
 

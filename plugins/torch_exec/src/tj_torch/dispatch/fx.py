@@ -21,8 +21,8 @@ from tj_core.extend import (
     PassError,
     Proxy,
     TjError,
-    add_note,
 )
+from tj_core.internal import add_note
 
 from tj_torch.capture.autocast_notes import check_of
 from tj_torch.capture.dynamo import adapter as dynamo

@@ -14,7 +14,6 @@ import torch
 from tj_core.extend import (
     Expand,
     Proxy,
-    Recompiler,
     RuleTable,
     Symbol,
     TensorProxy,
@@ -22,6 +21,7 @@ from tj_core.extend import (
     generate,
     requires_grad,
 )
+from tj_core.internal import Recompiler
 
 from tj_torch.functionalize.bases import compiled, overlap
 from tj_torch.functionalize.indexing import may_refuse_an_index

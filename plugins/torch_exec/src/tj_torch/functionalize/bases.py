@@ -16,7 +16,6 @@ from tj_core.extend import (
     BoundSymbol,
     Expand,
     Proxy,
-    Recompiler,
     RuleTable,
     Symbol,
     Tag,
@@ -33,6 +32,8 @@ from tj_torch.ops.sizes.program import is_dense
 from tj_torch.torch_private.ops import base_of
 
 if TYPE_CHECKING:
+    from tj_core.internal import Recompiler
+
     from tj_torch.guards.overlap import Group
 
 __all__ = ["MEMBER", "MEMORY", "compiled", "given_bases", "members", "overlap", "with_bases"]

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 
 from tj_core.extend import (
     BoundSymbol,
-    Place,
     Proxy,
     Symbol,
     Tag,
     TagSet,
     TensorProxy,
-    ViewStep,
     dependent_values,
     requires_grad,
     substitution,
 )
+from tj_core.internal import Place, ViewStep
 
 from tj_torch.functionalize.forms import maker, on_behalf
 from tj_torch.functionalize.objects import Unsuitable, cuts_gradients

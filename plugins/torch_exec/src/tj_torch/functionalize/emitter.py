@@ -20,8 +20,8 @@ from tj_core.extend import (
     Trace,
     TraceEditor,
     bind_outputs,
-    reexpand,
 )
+from tj_core.internal import reexpand
 
 from tj_torch.functionalize.forms import computed, on_behalf
 from tj_torch.functionalize.inplace_argument import saves_argument, without_writing

@@ -14,12 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.extend import (
-    NEW_VALUE_OF,
     NO_TAGS,
     BoundSymbol,
     Effects,
     Expand,
-    Place,
     Proxy,
     RuleTable,
     Stage,
@@ -27,11 +25,11 @@ from tj_core.extend import (
     TagSet,
     Trace,
     TraceEditor,
-    ViewStep,
     leaves,
     map_tree,
     requires_grad,
 )
+from tj_core.internal import NEW_VALUE_OF, Place, ViewStep
 
 from tj_torch.functionalize.around import PROGRAM, Wrap, with_bases, with_errors, wrapping
 from tj_torch.functionalize.between import RETURNED_VIEW, Between, between, copied_back

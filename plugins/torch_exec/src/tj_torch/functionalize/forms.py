@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -15,7 +15,6 @@ from tj_core.extend import (
     RuleTable,
     Symbol,
     TensorProxy,
-    ViewStep,
     bind_outputs,
     leaves,
     requires_grad,
@@ -24,6 +23,9 @@ from tj_core.extend import (
 from tj_torch.functionalize.objects import Unsuitable, reads_data
 from tj_torch.ops.facts.metadata_mutation import is_autograd_change
 from tj_torch.ops.facts.schema_effects import changes_unseen
+
+if TYPE_CHECKING:
+    from tj_core.internal import ViewStep
 
 __all__ = [
     "computed",

@@ -13,10 +13,8 @@ from typing import Any
 
 from tj_core.extend import (
     FUNCTIONAL,
-    INVERSE,
     BoundSymbol,
     Expand,
-    Place,
     Proxy,
     RuleTable,
     Symbol,
@@ -26,12 +24,11 @@ from tj_core.extend import (
     TensorProxy,
     TjError,
     Trace,
-    ViewStep,
     leaves,
-    reexpand,
     requires_grad,
     substituted,
 )
+from tj_core.internal import INVERSE, Place, ViewStep, reexpand
 
 from tj_torch.functionalize.bases import MEMORY, members
 from tj_torch.functionalize.emitter import WITH_STRIDES, Emitter

@@ -18,17 +18,15 @@ from tj_core.extend import (
     BoundSymbol,
     Constant,
     Dim,
-    Place,
     Proxy,
     Source,
-    Storage,
     TensorProxy,
     Trace,
-    ViewStep,
     leaves,
     may_overlap,
     requires_grad,
 )
+from tj_core.internal import Place, Storage, ViewStep
 
 from tj_torch.ops.sizes.program import is_dense
 

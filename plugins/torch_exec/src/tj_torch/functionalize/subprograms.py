@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tj_core.extend import (
-    NO_EFFECTS,
-    AliasFacts,
     BoundSymbol,
     Expand,
     Proxy,
@@ -28,6 +26,7 @@ from tj_core.extend import (
     map_tree,
     reexpand_all,
 )
+from tj_core.internal import NO_EFFECTS, AliasFacts
 
 from tj_torch.ops.sizes.program import is_dense
 

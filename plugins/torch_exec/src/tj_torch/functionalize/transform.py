@@ -6,7 +6,6 @@ import functools
 from typing import Literal
 
 from tj_core.extend import (
-    INVERSE,
     BoundSymbol,
     Decline,
     Outcome,
@@ -17,6 +16,7 @@ from tj_core.extend import (
     ask,
     requires_grad,
 )
+from tj_core.internal import INVERSE
 
 from tj_torch.functionalize.epilogue import with_epilogue
 from tj_torch.functionalize.functionalize import OVERWRITTEN, functionalize

@@ -18,12 +18,10 @@ from tj_core.extend import (
     Symbol,
     TensorProxy,
     Trace,
-    joined_effects,
     map_tree,
     requires_grad,
-    same_metadata,
-    summed_effects,
 )
+from tj_core.internal import joined_effects, same_metadata, summed_effects
 
 from tj_torch.capture.dynamo.autograd_functions import known
 from tj_torch.ops.facts.wiring import MADE, Operands, Wiring

@@ -17,7 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from tj_core.extend import Context, Resetting
+from tj_core.extend import Context
+from tj_core.internal import Resetting
 
 from tj_torch.torch_private import ops as private
 

@@ -6,7 +6,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import Context, Proxy, RuntimeValues, TensorProxy
+from tj_core.extend import Context, Proxy, TensorProxy
+from tj_core.internal import RuntimeValues
 
 from tj_torch.ops.values import constants
 from tj_torch.ops.values.convert import device_to_torch, dtype_to_torch, tensor_proxy

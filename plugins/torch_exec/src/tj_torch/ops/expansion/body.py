@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from tj_core.extend import (
-    NO_EFFECTS,
     PLAIN_CONTEXT,
     Alias,
     Body,
@@ -25,6 +24,7 @@ from tj_core.extend import (
     map_tree,
     size_symbols,
 )
+from tj_core.internal import NO_EFFECTS
 
 from tj_torch.ops.context.entering import AUTOCAST
 from tj_torch.ops.errors import CannotExpand

@@ -13,16 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from tj_core.extend import (
-    BoundSymbol,
-    NumberProxy,
-    Operation,
-    SizeTree,
-    Symbol,
-    normal_size,
-    parse_size,
-    size_symbols,
-)
+from tj_core.extend import BoundSymbol, NumberProxy, Symbol, size_symbols
+from tj_core.internal import Operation, SizeTree, normal_size, parse_size
 
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.recorder import Ref

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tj_core.extend import OVERWRITES, BoundSymbol, Overwrites, RuleTable
+from tj_core.extend import BoundSymbol, RuleTable
+from tj_core.internal import OVERWRITES, Overwrites
 
 __all__ = ["rules"]
 

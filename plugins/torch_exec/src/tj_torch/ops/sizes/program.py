@@ -22,9 +22,9 @@ from tj_core.extend import (
     evaluate_size,
     leaves,
     same_size,
-    size_expressions,
     size_symbols,
 )
+from tj_core.internal import size_expressions
 
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.sizes import shape_env as shapeenv

@@ -13,15 +13,18 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import sympy
 import torch
-from tj_core.extend import ParseError, SizeTree, evaluate_size, size_symbols
+from tj_core.extend import ParseError, evaluate_size, size_symbols
 
 from tj_torch.ops.fakes.modes import fake_mode
 from tj_torch.ops.sizes.equalities import replaced, solved
+
+if TYPE_CHECKING:
+    from tj_core.internal import SizeTree
 
 __all__ = [
     "RunSymbols",

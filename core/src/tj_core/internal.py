@@ -1,0 +1,86 @@
+"""Second door of the core: names for tj's own plugins alone, without stability.
+
+Each is needed by one plugin of this tree. They change with any minor release, and plugins of this
+tree require one (``tj-core>=0.1,<0.2``). Plugins of third parties import from `tj_core.extend`.
+"""
+
+from __future__ import annotations
+
+from tj_core.analysis.alias import AliasFacts, Place, Storage, ViewStep, same_objects
+from tj_core.analysis.bound_sizes import SizePlace
+from tj_core.api import backend_state
+from tj_core.compile.collection import collecting_less
+from tj_core.compile.failures import call_of, source_of, warn_of
+from tj_core.compile.outcome import Recompiler
+from tj_core.contract.decline import answer
+from tj_core.contract.dialects import Resetting
+from tj_core.contract.executors import STATE, with_state
+from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
+from tj_core.disk import check_own, is_own
+from tj_core.edit.bodies import wrapped_body
+from tj_core.edit.reexpand import reexpand
+from tj_core.edit.subprograms import joined_effects, summed_effects, with_programs
+from tj_core.errors import add_note
+from tj_core.host.jitted import jitted_of
+from tj_core.ir.effects import NO_EFFECTS
+from tj_core.ir.proxy import size_expressions, size_hints
+from tj_core.ir.runtime import RuntimeValues
+from tj_core.ir.sizes import Operation, SizeTree, normal_size, parse_size
+from tj_core.ir.symbol import AUGMENTED, BACKWARD, FORWARD, INVERSE
+from tj_core.ir.tags import NEW_VALUE_OF
+from tj_core.passes.cse import cse
+from tj_core.passes.fuse.overwriting import OVERWRITES, Overwrites
+from tj_core.passes.fuse.refusals import REFUSES, Refuses
+from tj_core.text.printer import value_text
+from tj_core.verify.wellformed import same_metadata
+
+__all__ = [
+    "AUGMENTED",
+    "BACKWARD",
+    "FORWARD",
+    "FUNCTION",
+    "INVERSE",
+    "NEW_VALUE_OF",
+    "NO_EFFECTS",
+    "OPTIONAL_FUNCTION",
+    "OVERWRITES",
+    "REFUSES",
+    "STATE",
+    "AliasFacts",
+    "Operation",
+    "Overwrites",
+    "Place",
+    "Recompiler",
+    "Refuses",
+    "Resetting",
+    "RuntimeValues",
+    "SizePlace",
+    "SizeTree",
+    "Storage",
+    "ViewStep",
+    "add_note",
+    "answer",
+    "backend_state",
+    "call_of",
+    "check_fields",
+    "check_own",
+    "collecting_less",
+    "cse",
+    "is_own",
+    "jitted_of",
+    "joined_effects",
+    "normal_size",
+    "parse_size",
+    "reexpand",
+    "same_metadata",
+    "same_objects",
+    "size_expressions",
+    "size_hints",
+    "source_of",
+    "summed_effects",
+    "value_text",
+    "warn_of",
+    "with_programs",
+    "with_state",
+    "wrapped_body",
+]
