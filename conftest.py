@@ -9,9 +9,13 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import tj_core as tj
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OF_FOLDERS = {
     "autograd": "torch,autograd",
@@ -42,23 +46,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Of each function marked ``sampled(n)`` run one test in ``n``, of all ``slow`` ones a share.
 
     One at least, each time. Hashes of names choose, and ``TJ_SAMPLE=1``, ``2`` and so on choose
-    others. All run with ``TJ_FULL=1``, and where the command line names tests (``-k``,
-    ``file::test``).
+    others. All run with ``TJ_FULL=1``, with ``-k``, and of files that the command line names.
     """
-    named = config.option.keyword or any("::" in argument for argument in config.args)
-    if named or os.environ.get("TJ_FULL") == "1":
+    if config.option.keyword or os.environ.get("TJ_FULL") == "1":
         return
+    wholly = _named_files(config)
+    kept = [item for item in items if item.path not in wholly]
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
+    for item in kept:
         if item.get_closest_marker("sampled"):
             functions[item.nodeid.partition("[")[0]].append(item)
     left_out = {item for tests in functions.values() for item in _left_out(tests, _share(tests[0]))}
-    slow = [item for item in items if item.get_closest_marker("slow") and item not in left_out]
+    slow = [item for item in kept if item.get_closest_marker("slow") and item not in left_out]
     left_out |= set(_left_out(slow, SLOW))
     if SHARE > 1:
-        left_out |= set(_left_out([item for item in items if item not in left_out], SHARE))
+        left_out |= set(_left_out([item for item in kept if item not in left_out], SHARE))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def _named_files(config: pytest.Config) -> set[Path]:
+    """Files, whole or single tests of them, that the command line names."""
+    paths = (argument.partition("::")[0] for argument in config.args)
+    return {(config.invocation_params.dir / p).resolve() for p in paths if p.endswith(".py")}
 
 
 def _share(test: pytest.Item) -> int:

@@ -1,0 +1,59 @@
+"""The share of tests that the default run takes, and when all run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TESTS = """
+import pytest
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("n", range(40))
+def test_many(n):
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", range(40))
+def test_slow(n):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wholly"),
+    [
+        (["."], ()),
+        (["test_one.py"], ("test_one",)),
+        (["test_one.py::test_many"], ("test_one",)),
+        (["test_one.py", "below"], ("test_one",)),
+        ([".", "-k", "many or slow"], ("test_one", "test_two")),
+    ],
+    ids=["folder", "file", "test", "file and folder", "names"],
+)
+def test_files_that_are_named_run_whole(
+    tmp_path: Path, root: Any, arguments: list[str], wholly: tuple[str, ...]
+) -> None:
+    (tmp_path / "conftest.py").write_text((root / "conftest.py").read_text("utf-8"))
+    (tmp_path / "below").mkdir()
+    (tmp_path / "test_one.py").write_text(TESTS)
+    (tmp_path / "below/test_two.py").write_text(TESTS)
+    options = ["-q", "--collect-only", "-p", "no:cacheprovider", "-o", "testpaths=."]
+    command = [sys.executable, "-m", "pytest", *options, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("test_one", "test_two"):
+        for function in ("test_many", "test_slow"):
+            count = done.stdout.count(f"{name}.py::{function}[")
+            if name in wholly:
+                assert count == (0 if "::test_many" in arguments[0] and "slow" in function else 40)
+            else:
+                assert count < 20
