@@ -124,4 +124,4 @@ INVARIANTS: Mapping[Stage, Callable[[Trace], Broken]] = {
     Stage.SPLIT: _split,
     Stage.CLAIMED: _claimed,
 }
-"""The check of each stage's invariant. LOWERED has none yet: no plugin owns the stage."""
+"""The check of each stage's invariant. LOWERED has none: subclasses may stay at the boundary."""
