@@ -329,6 +329,9 @@ class _Outer:
             for i, _ in call.effects.rebinds:
                 p = call.flat_args[i]
                 place = self.objects.place(p)
+                # "a view of a leaf Variable that requires grad is being used in an in-place
+                # operation", for `unsqueeze_` as for a write; the input is a leaf to autograd, or
+                # may be one in another call.
                 may = place.root in self.inputs or any(map(refuses_writes, place.path))
                 if requires_grad(p) and may:
                     yield self.objects.names[p.name]

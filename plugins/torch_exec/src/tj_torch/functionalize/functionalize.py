@@ -381,6 +381,7 @@ class Functionalized(Emitter):
         grad = call.context.get("grad")
         old, counter = self.value(Place(place.root)), self.objects.counter[name]
         if place.root in self.cut:
+            # They keep their history in eager, and see the write in it.
             raise Unsuitable("a tensor that was detached in place is written, and has other views")
         detached = any(map(cuts_gradients, place.path))
         untracked = detached or grad is False
@@ -390,6 +391,7 @@ class Functionalized(Emitter):
             raise Unsuitable("a detached tensor comes to require a gradient")
         older = place.path and not (detached or requires_grad(call.flat_args[index]))
         if older and grad is not False and requires_grad(old):
+            # In eager it requires grad from the base's write on; its metadata here do not change.
             raise Unsuitable("a view is written that was made before its base required grad")
         direct = value
         for i in reversed(range(len(place.path))):
@@ -400,7 +402,7 @@ class Functionalized(Emitter):
             value = self.inverse(call, step, viewed, value)
         assert isinstance(old, TensorProxy)
         assert isinstance(value, TensorProxy)
-        if grad is False and old.requires_grad:
+        if grad is False and old.requires_grad:  # it keeps its `grad_fn`, and is one version on
             self.check_copy(old, value, call.context)
             context = call.context.with_("grad", True)
             direct = value = self.made(call, WITH_VALUE, (old, value), context)

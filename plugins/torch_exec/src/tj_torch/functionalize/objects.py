@@ -84,6 +84,7 @@ class Objects(Storage):
         """
         if not isinstance(p, TensorProxy):
             return
+        # Views and `x.detach()` share the version counter of `x`; that of `x.data` is its own.
         super().define(p, call, [Alias(0, "arg", 0)] if reads_data(call) else aliases)
         place = self.places.get(p.name)
         if place and place.path and not reads_data(call):
@@ -109,6 +110,9 @@ class Objects(Storage):
         counter = self.counter[self.names[p.name]]
         self.bumps[counter] = self.bumps.get(counter, 0) + count
         if count:
+            # "Output 0 of Unbind is a view and its base or another view of its base has been
+            # modified inplace", and a text of its own for views made under no_grad: PyTorch raises
+            # at the view's next use. Any other view gets a new `grad_fn`, AsStridedBackward.
             self.passed |= {
                 name
                 for name, place in self.places.items()
@@ -141,6 +145,8 @@ class Objects(Storage):
             name = self.names.get(p.name)
             if name is None or i in call.effects.mutates or not self.bumps.get(self.counter[name]):
                 continue
+            # `x.t_()` bumps `x._version` as a write does: a backward that saved `x` before raises
+            # "modified by an inplace operation", though no element has changed.
             root = self.place(p).root
             if root in inputs and root not in mutated:
                 raise Unsuitable("an input is used after a change of its metadata")
@@ -156,6 +162,7 @@ def refuses_writes(step: ViewStep) -> bool:
 
     Such a view is one of several from one call, or was made under ``no_grad``.
     """
+    # `creation_meta` in PyTorch: MULTI_OUTPUT_NODE and NO_GRAD_MODE.
     several = isinstance(step.call.outputs, tuple | list)
     return several or step.call.context.get("grad") is False
 

@@ -171,6 +171,8 @@ def leave_greatest_tensors(stack: ExitStack) -> None:
 
     def choosing(original: Callable[..., Any]) -> Callable[..., Any]:
         def _call_min_max_binary(self: Any, tx: Any, a: Any, b: Any) -> Any:
+            # Dynamo calls `torch.maximum`, or `torch.clamp` beside a number: a new tensor, which is
+            # NaN if either is, while Python asks `b > a` once and returns one of the two.
             given = [v.realize() for v in (a, b) if v is not None]
             if any(type(v) is TensorVariable for v in given):
                 stop(f"which {self.fn.__name__} of tensors depends on their data")

@@ -196,6 +196,7 @@ def take_fast_paths(stack: ExitStack) -> None:
     """
     from tj_torch.torch_private.dynamo import _is_make_fx_tracing, tracing_state_functions
 
+    # `tracing_state_functions` answers True since https://github.com/pytorch/pytorch/pull/164721.
     answers: dict[Any, Any] = tracing_state_functions()
     if _is_make_fx_tracing in answers:
         stack.callback(answers.__setitem__, _is_make_fx_tracing, answers[_is_make_fx_tracing])
@@ -232,6 +233,7 @@ def keep_contexts_in_frames(stack: ExitStack) -> None:
 # --------------------------------------------------------------------------- calls
 
 
+# `addcdiv(x, y, z, value=v)` becomes the sum of `x` and `y / z * v`, which is rounded three times.
 _REPLACED = (torch.addcdiv, torch._foreach_lerp_)
 
 

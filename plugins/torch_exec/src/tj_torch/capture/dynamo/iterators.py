@@ -31,6 +31,7 @@ def _leave_generators(stack: ExitStack) -> None:
 
     def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
         def reconstruct(self: Any, codegen: Any) -> None:
+            # Dynamo runs it to its end here (`unpack_iterable`), before the caller asks for any.
             stop(f"the generator {self.code.co_name} is used after this")
 
         return reconstruct
