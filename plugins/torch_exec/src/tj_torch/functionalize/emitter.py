@@ -26,7 +26,7 @@ from tj_core.internal import reexpand
 from tj_torch.functionalize.forms import computed, on_behalf
 from tj_torch.functionalize.inplace_argument import saves_argument, without_writing
 from tj_torch.functionalize.objects import Unsuitable
-from tj_torch.ops.names import resolve
+from tj_torch.ops.naming.resolve import resolve
 
 if TYPE_CHECKING:
     from tj_torch.ops.expansion.kinds import Kinds, TensorKind

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from tj_core.extend import NO_EFFECTS, Body, Effects, Expanded
+from tj_core.extend import Body, Effects, Expanded
+from tj_core.internal import NO_EFFECTS
 
 if TYPE_CHECKING:
     from tj_torch.ops.sizes.shape_env import SymbolFacts

@@ -29,7 +29,6 @@ from tj_core.extend import (
     leaves,
     map_tree,
 )
-from tj_core.internal import NO_EFFECTS
 
 from tj_torch.ops.context.entering import expansion_context, surroundings
 from tj_torch.ops.errors import CannotExpand, MakesSubclass

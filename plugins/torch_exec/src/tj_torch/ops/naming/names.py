@@ -21,7 +21,6 @@ from tj_core.extend import (
     TensorProxy,
     leaves,
 )
-from tj_core.internal import INVERSE
 
 from tj_torch.ops.naming.aliases import aliases
 from tj_torch.ops.naming.methods import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tj_core.extend import FUNCTIONAL, INVERSE, Symbol
+from tj_core.extend import FUNCTIONAL, Symbol
+from tj_core.internal import INVERSE
 
 from tj_torch.ops.naming.paths import walk
 from tj_torch.runtime.functional import Functional, Inverse
