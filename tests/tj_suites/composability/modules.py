@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import stateless
 
 from tj_suites.composability.net import Net, data, jitted_net, state, step
-from tj_suites.composability.row import Jit, raises, works
+from tj_suites.composability.row import Jit, works
 
 # --------------------------------------------------------------------------- copies, state
 
