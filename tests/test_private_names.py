@@ -14,6 +14,7 @@ Distributions = Any
 ADAPTERS = (
     "tj_torch/torch_private/", "tj_torch/ops/facts/python_backwards.py",
     "tj_torch/capture/dynamo/asserts.py", "tj_torch/capture/dynamo/corrections.py",
+    "tj_distributed/adapter.py",
     "tj_inductor/adapter/", "tj_onednn/adapter.py",
     "tj_cudagraph/adapter.py", "tj_cudagraph/testing/recorder.py",
     "tj_nvfuser/testing/reference.py", "tj_example_subclass/tensor.py",

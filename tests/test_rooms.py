@@ -43,7 +43,10 @@ ROOMS = {
         "plugin",
     ),
     "tj_subclass": ("expansion", "writes", "kind", "transform", "plugin"),
-    "tj_distributed": ("wrappers", "testing", "plugin"),
+    "tj_distributed": (
+        "options", "wrappers", "adapter", "sequence", "agreement", "waits", "groups", "transform",
+        "testing", "plugin",
+    ),
     "tj_inductor": (
         "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",
         "decompositions", "graph", "lowering", "variants", "compiler", "executor", "probes",

@@ -1,18 +1,18 @@
-"""The plugin: PyTorch's data parallel modules, jitted.
+"""The plugin: PyTorch's data parallel modules, jitted; ranks that agree on their collectives.
 
 Imports neither torch nor anything that does; the hooks do.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import hookimpl
 
-if TYPE_CHECKING:
-    from typing import Any
+from tj_distributed.options import Options
 
-    from tj_core.extend import RuleTable
+if TYPE_CHECKING:
+    from tj_core.extend import Dialect, RuleTable, Transform
 
 TJ_PLUGIN_API = 1
 
@@ -25,7 +25,26 @@ def tj_available() -> str | None:
 
 
 @hookimpl
+def tj_options() -> type[Any]:
+    return Options
+
+
+@hookimpl
 def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
     from tj_distributed.wrappers import rules
 
     return (rules(),)
+
+
+@hookimpl
+def tj_dialects(options: Options) -> tuple[Dialect, ...]:
+    from tj_distributed.groups import dialect
+
+    return (dialect(options),)
+
+
+@hookimpl
+def tj_transforms(options: Options) -> tuple[Transform, ...]:
+    from tj_distributed.transform import announce
+
+    return () if options.agree == "off" else (announce(),)

@@ -49,7 +49,8 @@ class Ranks:
     def run(self, file: str, name: str, *args: Any) -> list[Any]:
         """Results of the function ``name`` in ``file`` by rank; a `Failure` for one that raises.
 
-        Results and ``args`` are pickled.
+        Results and ``args`` are pickled. A process that ends is a `Failure`, too; nothing runs on
+        these ranks any more then.
 
         :raises TimeoutError: if a process does not answer. The processes are ended then.
         """
@@ -62,7 +63,11 @@ class Ranks:
             if not end.poll(4 * TIMEOUT):
                 self.close()
                 raise TimeoutError(f"rank {rank} does not answer")
-            found.append(pickle.loads(end.recv_bytes()))
+            try:
+                found.append(pickle.loads(end.recv_bytes()))
+            except EOFError:
+                code = self._processes[rank].exitcode
+                found.append(Failure("EOFError", f"rank {rank} has ended, with {code}", ""))
         return found
 
     def close(self) -> None:

@@ -1,0 +1,52 @@
+"""Private names of ``torch.distributed``: groups by name, their stores, waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed import distributed_c10d
+
+__all__ = ["Members", "finish", "members"]
+
+
+class Members:
+    """The ranks of a group as they know each other by its store."""
+
+    def __init__(self, group: Any, prefix: str) -> None:
+        self.rank: int = group.rank()
+        self.size: int = group.size()
+        self.store: Any = distributed.PrefixStore(prefix, group.get_group_store())
+        self.timeout: float = group.get_group_store().timeout.total_seconds()
+
+    def has(self, key: str) -> bool:
+        """Test if some rank has set ``key``; does not wait."""
+        return bool(self.store.check([key]))
+
+    def get(self, key: str) -> str:
+        """Text of ``key``; waits for a missing one."""
+        return bytes(self.store.get(key)).decode()
+
+    def set(self, key: str, text: str) -> None:
+        """Let all ranks see ``text``."""
+        self.store.set(key, text)
+
+    def drop(self, key: str) -> None:
+        """Remove ``key``."""
+        self.store.delete_key(key)
+
+
+def finish(tensor: torch.Tensor) -> None:
+    """Wait for the collective that gives ``tensor``, in C++; nothing can interrupt it."""
+    torch.ops._c10d_functional.wait_tensor.default(tensor)
+
+
+def members(name: str) -> tuple[Any, Members]:
+    """The process group called ``name`` in captured programs, and its members.
+
+    :raises ValueError: if there is none, as after ``destroy_process_group``.
+    """
+    resolve: Any = distributed_c10d._resolve_process_group
+    group = resolve(name)
+    return group, Members(group, "tj")

@@ -1,0 +1,259 @@
+"""Agreement of a group's ranks on the collectives of the programs that they run.
+
+Ranks that run different collectives wait for each other for ever, or add up what does not belong
+together. So each run of a program with collectives says in the group's store which sequence it is
+about to run, under the number of the run: a store is no collective, and a rank that has nothing to
+compile does not hang on one that has.
+
+Keys, below the prefix ``tj``: ``run/<number>/<rank>`` is the hash of a sequence,
+``sequence/<hash>`` its text, ``failed`` what one rank has found.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from tj_core.extend import TjError
+
+from tj_distributed.sequence import digest, first_difference, from_text, to_text
+
+if TYPE_CHECKING:
+    from tj_distributed.options import Options
+    from tj_distributed.sequence import Collective
+
+__all__ = ["Agreement", "MembersOf", "RanksDisagreeError"]
+
+_KEPT = 64
+"""Runs whose words stay in the store; a rank that is further behind could not be compared."""
+
+_AFTERWARDS = 0.5
+"""Seconds in which another rank's finding may arrive after the connection is lost."""
+
+_POLL = 0.002
+_IDLE = 0.05
+"""Seconds between two looks into the store: for a rank that waits, and in the background."""
+
+log = logging.getLogger("tj.distributed")
+
+
+class RanksDisagreeError(TjError):
+    """Ranks of one group are about to run, or have run, different collectives."""
+
+
+class MembersOf(Protocol):
+    """The ranks of a group, and a store that all of them see; see `tj_distributed.adapter`."""
+
+    rank: int
+    size: int
+    timeout: float
+
+    def has(self, key: str) -> bool:
+        """Test if some rank has set ``key``, without waiting."""
+        ...
+
+    def get(self, key: str) -> str:
+        """Text of a present ``key``."""
+        ...
+
+    def set(self, key: str, text: str) -> None:
+        """Let all ranks see ``text``."""
+        ...
+
+    def drop(self, key: str) -> None:
+        """Remove ``key``."""
+        ...
+
+
+class Agreement:
+    """The word of this rank and of the others in one group.
+
+    ``failure`` is set as soon as a difference is known; whoever waits for a collective raises it.
+    """
+
+    def __init__(self, name: str, members: MembersOf, options: Options) -> None:
+        self.name = name
+        self.members = members
+        self.options = options
+        self.failure: str | None = None
+        self._runs = 0
+        self._said: set[str] = set()
+        self._later: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, found: tuple[Collective, ...]) -> None:
+        """Say that a program with these collectives starts; see that the others' start the same.
+
+        The first run of a sequence waits for the others, later ones if the option says so.
+
+        :raises RanksDisagreeError: if a rank starts another sequence.
+        :raises TjError: if a rank does not say anything until the group's timeout.
+        """
+        key = digest(found)
+        with self._lock:
+            self._runs += 1
+            run, new = self._runs, key not in self._said
+            self._said.add(key)
+        self.check()
+        if new:
+            self.members.set(f"sequence/{key}", to_text(found))
+        if new or self.options.agree == "run":
+            self._say(run, key)
+            self._wait(run, key)
+            self.check()
+        else:
+            self._later.put((run, key))
+            self._start()
+
+    def check(self) -> None:
+        """Raise what a rank has found.
+
+        :raises RanksDisagreeError: if there is something.
+        """
+        if self.failure is not None:
+            raise RanksDisagreeError(
+                self.failure,
+                hint="All ranks of a group have to call it in one order: see what the programs "
+                "depend on (tj.guards), and which values differ between ranks.",
+            )
+
+    def explain(self, error: BaseException) -> None:
+        """Note on ``error`` what each rank has begun last; raise what one has found.
+
+        A rank that finds a difference raises, and may close the connection before others know why.
+        """
+        deadline = time.monotonic() + _AFTERWARDS
+        try:
+            while self.failure is None and not self.members.has("failed"):
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_POLL)
+            self._compared(self._runs, "", ())
+            notes = [self._last(rank) for rank in range(self.members.size)]
+        except Exception as gone:  # the rank that held the store has ended
+            notes = [f"the store of the group does not answer: {gone}"]
+        self.check()
+        if hasattr(error, "add_note"):  # Python 3.11
+            text = "\n".join((f"group {self.name}, what each rank has begun last:", *notes))
+            error.add_note(text)
+
+    def _last(self, rank: int) -> str:
+        """Line on the last run that ``rank`` has begun, of those that the store keeps."""
+        for run in range(self._runs + 1, max(0, self._runs - _KEPT), -1):
+            if self.members.has(f"run/{run}/{rank}"):
+                key = self.members.get(f"run/{run}/{rank}")
+                names = ", ".join(str(c) for c in from_text(self.members.get(f"sequence/{key}")))
+                return f"  rank {rank}: run {run}: {names}"
+        return f"  rank {rank}: nothing that is known"
+
+    def close(self) -> None:
+        """End the thread."""
+        self._later.put(None)
+
+    # ------------------------------------------------------------------ the store
+
+    def _say(self, run: int, key: str) -> None:
+        self.members.set(f"run/{run}/{self.members.rank}", key)
+        if run > _KEPT:
+            self.members.drop(f"run/{run - _KEPT}/{self.members.rank}")
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.members.size) if rank != self.members.rank]
+
+    def _wait(self, run: int, key: str) -> None:
+        """Wait for the word of all others on a run, and compare."""
+        waiting, began, said = self._others(), time.monotonic(), False
+        while True:
+            waiting = self._compared(run, key, waiting)
+            if not waiting or self.failure is not None:
+                return
+            waited = time.monotonic() - began
+            if not said and waited > self.options.patience:
+                said = True
+                log.warning(
+                    "group %s: rank %d waits for ranks %s, which may be compiling (run %d)",
+                    self.name, self.members.rank, waiting, run,
+                )  # fmt: skip
+            if waited > self.members.timeout:
+                raise TjError(
+                    f"group {self.name}: ranks {waiting} have not said which collectives their run "
+                    f"{run} has, for {waited:.0f} s",
+                    hint="They may have ended, or run a program without collectives.",
+                )
+            time.sleep(_POLL)
+
+    def _compared(self, run: int, key: str, ranks: Iterable[int]) -> list[int]:
+        """Compare with the ranks that have given their word; return the others."""
+        if self.failure is None and self.members.has("failed"):
+            self.failure = self.members.get("failed")
+        left = []
+        for rank in ranks:
+            if not self.members.has(f"run/{run}/{rank}"):
+                left.append(rank)
+                continue
+            theirs = self.members.get(f"run/{run}/{rank}")
+            if theirs != key and self.failure is None:
+                self._differ(run, key, rank, theirs)
+        return left
+
+    def _differ(self, run: int, key: str, rank: int, theirs: str) -> None:
+        """Tell all ranks, if two hashes are of sequences that do not agree."""
+        ours, other = (from_text(self.members.get(f"sequence/{k}")) for k in (key, theirs))
+        place = first_difference(ours, other)
+        if place is None:
+            return
+        mine = (self.members.rank, ours)
+        (low, first), (high, second) = sorted([mine, (rank, other)])
+        self.failure = (
+            f"group {self.name}: ranks {low} and {high} run different collectives (run {run}, "
+            f"collective {place + 1})\n{_listed(low, first, place)}\n{_listed(high, second, place)}"
+        )
+        self.members.set("failed", self.failure)
+
+    # ------------------------------------------------------------------ in the background
+
+    def _start(self) -> None:
+        if self._thread is None:
+            target: Callable[[], None] = self._watch
+            self._thread = threading.Thread(target=target, name=f"tj-{self.name}", daemon=True)
+            self._thread.start()
+
+    def _watch(self) -> None:
+        """Send this rank's words, and compare them with the others' as those come."""
+        open_runs: dict[int, tuple[str, list[int]]] = {}
+        while self.failure is None:
+            try:
+                word = self._later.get(timeout=_IDLE if open_runs else None)
+            except queue.Empty:
+                pass
+            else:
+                if word is None:
+                    return
+                self._say(*word)
+                open_runs[word[0]] = word[1], self._others()
+                open_runs.pop(word[0] - _KEPT, None)
+                if not self._later.empty():
+                    continue
+            try:
+                for run, (key, ranks) in list(open_runs.items()):
+                    left = self._compared(run, key, ranks)
+                    open_runs[run] = key, left
+                    if not left:
+                        del open_runs[run]
+            except Exception as error:  # the store is gone, as at the end of a process
+                log.debug("group %s: %s", self.name, error)
+                return
+
+
+def _listed(rank: int, found: tuple[Collective, ...], place: int) -> str:
+    lines = [f"  rank {rank}:"]
+    for i, collective in enumerate(found):
+        lines.append(f"  {'->' if i == place else '  '} {i + 1}. {collective}")
+    if place >= len(found):
+        lines.append("  -> (no more)")
+    return "\n".join(lines)

@@ -1,0 +1,100 @@
+"""Agreements of this process, by group, and the two functions that programs call."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tj_core.extend import Dialect, Symbol
+
+from tj_distributed.agreement import Agreement
+from tj_distributed.sequence import from_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from tj_distributed.options import Options
+    from tj_distributed.sequence import Collective
+
+__all__ = ["BEGIN", "NAMESPACE", "WAIT", "Groups", "dialect"]
+
+NAMESPACE = "distributed"
+BEGIN, WAIT = Symbol(NAMESPACE, "begin"), Symbol(NAMESPACE, "wait")
+
+
+class Groups:
+    """Agreements of the process, one for each group of ranks.
+
+    Of the process, not of a session: ranks count the runs in a group, whoever compiled them.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[weakref.ref[Any], Agreement]] = {}
+        self._parsed: dict[str, tuple[Collective, ...]] = {}
+        self._lock = threading.Lock()
+
+    def agreement(self, name: str, options: Options) -> Agreement:
+        """The agreement of the group called ``name``; a new one for a new group of that name."""
+        from tj_distributed.adapter import members  # imports torch.distributed
+
+        group, ranks = members(name)
+        with self._lock:
+            known = self._found.get(name)
+            if known is not None and known[0]() is group:
+                return known[1]
+            if known is not None:
+                known[1].close()
+            made = Agreement(name, ranks, options)
+            self._found[name] = weakref.ref(group), made
+            return made
+
+    def parsed(self, text: str) -> tuple[Collective, ...]:
+        """The sequence in a program's text."""
+        found = self._parsed.get(text)
+        if found is None:
+            found = self._parsed[text] = from_text(text)
+        return found
+
+    def check(self) -> None:
+        """Raise what any group's ranks have found."""
+        for _, agreement in list(self._found.values()):
+            agreement.check()
+
+    def explain(self, error: BaseException) -> None:
+        """Say of an error of a collective what the ranks were doing.
+
+        :raises RanksDisagreeError: if they have run different collectives.
+        """
+        for _, agreement in list(self._found.values()):
+            agreement.explain(error)
+
+
+GROUPS = Groups()
+
+
+def dialect(options: Options) -> Dialect:
+    """The dialect of ``begin(group, sequence)`` and ``wait(tensor)``, which return nothing."""
+
+    def begin(group: str, text: str) -> None:
+        GROUPS.agreement(group, options).begin(GROUPS.parsed(text))
+
+    def wait(tensor: torch.Tensor) -> None:
+        from tj_distributed.waits import wait_for  # as `agreement` does
+
+        wait_for(tensor, GROUPS.check, GROUPS.explain)
+
+    functions: dict[Symbol, Callable[..., Any]] = {BEGIN: begin, WAIT: wait}
+
+    def resolve(symbol: Symbol) -> Callable[..., Any]:
+        if symbol not in functions:
+            raise LookupError(symbol.qualname)
+        return functions[symbol]
+
+    def fingerprint(symbols: Any) -> str:
+        return "1"
+
+    prelude = (f"from tj_core.namespaces import {NAMESPACE}",)
+    return Dialect(NAMESPACE, prelude, resolve, fingerprint=fingerprint)

@@ -1,0 +1,156 @@
+"""The collectives of a program, in order: what ranks have to agree on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tj_core.extend import BoundSymbol, TensorProxy, Trace
+
+__all__ = [
+    "TORCH_WAIT",
+    "Collective",
+    "collectives",
+    "digest",
+    "first_difference",
+    "from_text",
+    "to_text",
+]
+
+_PREFIX = "torch.ops._c10d_functional."
+TORCH_WAIT = f"{_PREFIX}wait_tensor.default"
+
+
+class Collective(NamedTuple):
+    """One collective operation of a program.
+
+    ``elements`` is the number in its inputs; None where a size is a symbol, and where ranks may
+    give different numbers, as ``all_to_all`` allows. ``line`` is the user's. ``inputs`` are the
+    names of the program's inputs that its operands depend on, none where there are many.
+    """
+
+    operation: str
+    group: str
+    dtype: str
+    elements: int | None
+    details: tuple[str, ...]
+    line: str
+    inputs: tuple[str, ...] = ()
+
+    def agrees(self, other: Collective) -> bool:
+        """Test if one rank may run this while another runs ``other``.
+
+        Not if they are of different kinds, and not if they stand in different lines and have no
+        input in common. One of a line may have other operands, as zeros where a rank has no data.
+        """
+        if None not in (self.elements, other.elements) and self.elements != other.elements:
+            return False
+        if self._facts() != other._facts():
+            return False
+        return self.line == other.line or not self._of_others(other)
+
+    def _of_others(self, other: Collective) -> bool:
+        """Test if the operands of both depend on inputs, and on none in common."""
+        return bool(self.inputs and other.inputs) and not {*self.inputs} & {*other.inputs}
+
+    def _operands(self) -> tuple[Any, ...]:
+        return (*self._facts(), self.inputs)
+
+    def exchanged(
+        self, other: Collective, ours: Iterable[Collective], theirs: Iterable[Collective]
+    ) -> bool:
+        """Test if a sequence ``theirs`` has this one elsewhere, and ``ours`` has ``other``."""
+        return (
+            self._of_others(other)
+            and any(c._operands() == self._operands() for c in theirs)
+            and any(c._operands() == other._operands() for c in ours)
+        )
+
+    def _facts(self) -> tuple[Any, ...]:
+        return self.operation, self.dtype, self.details
+
+    def __str__(self) -> str:
+        elements = "?" if self.elements is None else self.elements
+        of = f" of {', '.join(self.inputs)}" if self.inputs else ""
+        details = ", ".join((f"{elements} x {self.dtype}{of}", *self.details))
+        return f"{self.operation}({details})" + (f"  at {self.line}" if self.line else "")
+
+
+_FEW = 8
+"""Most inputs that are told of a collective."""
+
+
+def collectives(trace: Trace) -> tuple[Collective, ...]:
+    """The collectives that ``trace`` starts, in order."""
+    names = [p.name for p in trace.inputs]
+    depends = {name: 1 << i for i, name in enumerate(names)}
+    found = []
+    for call in trace.calls:
+        bits = 0
+        for p in call.flat_args:
+            bits |= depends.get(p.name, 0)
+        depends.update((p.name, bits) for p in call.flat_outs)
+        if starts(call):
+            few = bits.bit_count() <= _FEW
+            inputs = [name for i, name in enumerate(names) if few and bits >> i & 1]
+            found.append(_collective(call)._replace(inputs=tuple(inputs)))
+    return tuple(found)
+
+
+def starts(call: BoundSymbol) -> bool:
+    """Test if ``call`` starts a collective."""
+    name = call.symbol.qualname
+    return name.startswith(_PREFIX) and name != TORCH_WAIT
+
+
+def _collective(call: BoundSymbol) -> Collective:
+    tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
+    *details, group = [str(a) for a in (*call.args, *dict(call.kwargs).values()) if _is_detail(a)]
+    sizes = [size for p in tensors for size in p.shape]
+    elements = None
+    if "all_to_all" not in call.symbol.qualname and all(isinstance(size, int) for size in sizes):
+        elements = sum(_product(p.shape) for p in tensors)
+    dtypes = ", ".join(dict.fromkeys(str(p.dtype) for p in tensors))
+    name = call.symbol.qualname.removeprefix(_PREFIX).rpartition(".")[0]
+    line = "" if call.source is None else str(call.source)
+    return Collective(name, group, dtypes, elements, tuple(details), line)
+
+
+def _is_detail(argument: Any) -> bool:
+    """Test for a group's name, an operation of a reduction, or a number as the root's."""
+    return isinstance(argument, (str, int))
+
+
+def _product(shape: Iterable[Any]) -> int:
+    found = 1
+    for size in shape:
+        found *= int(size)
+    return found
+
+
+def digest(found: tuple[Collective, ...]) -> str:
+    """Hash of a sequence; ranks with equal ones agree."""
+    facts = [(*c._replace(group=""),) for c in found]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def first_difference(ours: tuple[Collective, ...], theirs: tuple[Collective, ...]) -> int | None:
+    """Place of the first collective in which two sequences differ; None if they agree."""
+    for i, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+        if not a.agrees(b) or a.exchanged(b, ours, theirs):
+            return i
+    return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
+
+
+def to_text(found: tuple[Collective, ...]) -> str:
+    """JSON of a sequence."""
+    return json.dumps(found)
+
+
+def from_text(text: str) -> tuple[Collective, ...]:
+    """Sequence in ``text``, which `to_text` has made."""
+    return tuple(
+        Collective(a, b, c, d, tuple(e), f, tuple(g)) for a, b, c, d, e, f, g in json.loads(text)
+    )

@@ -1,0 +1,76 @@
+"""Ranks that run different collectives: an error on all of them, with both sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tj_distributed.testing import Ranks
+from torch import distributed
+
+if not distributed.is_gloo_available():
+    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+
+FILE = str(Path(__file__).with_name("disagreeing.py"))
+
+
+@pytest.mark.parametrize("name", ["exchanged", "one_more"])
+def test_all_ranks_raise(name: str, ranks: Ranks) -> None:
+    for found in ranks.run(FILE, name):
+        if name == "one_more":
+            before, found = found
+            assert before == [before[0]] * 3
+        kind, text, seconds = found
+        assert kind == "RanksDisagreeError", text
+        assert "ranks 0 and 1 run different collectives" in text
+        assert text.count("all_reduce(") >= 3
+        assert "disagreeing.py:" in text
+        assert seconds < 20, "an error, not a timeout; compilation included"
+
+
+@pytest.mark.parametrize("agree", ["compile", "run"])
+def test_programs_that_were_compiled_before(agree: str, ranks: Ranks) -> None:
+    for kind, text, _ in ranks.run(FILE, "known_programs", agree):
+        assert kind == "RanksDisagreeError", text
+
+
+def test_without_a_check_nothing_is_sent(ranks: Ranks) -> None:
+    """Wrong sums, or a wait until a rank has left, as in eager."""
+    for found in ranks.run(FILE, "known_programs", "off"):
+        assert found[0] != "RanksDisagreeError"
+
+
+@pytest.mark.parametrize("name", ["operands_of_one_line", "slow_compile"])
+def test_no_error(name: str, ranks: Ranks) -> None:
+    first, second = ranks.run(FILE, name)
+    assert first == second
+    assert not isinstance(first, tuple)
+
+
+def test_symbols_on_one_rank_alone(ranks: Ranks) -> None:
+    assert ranks.run(FILE, "lengths") == [[[4.0] * n for n in (4, 5, 6)]] * 2
+
+
+def test_backward_is_compared_too(ranks: Ranks) -> None:
+    for (eager, jitted), says in ranks.run(FILE, "gradients"):
+        assert jitted == eager
+        assert says
+
+
+@pytest.fixture
+def mortal() -> Iterator[Ranks]:
+    found = Ranks()
+    yield found
+    found.close()
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies(mortal: Ranks) -> None:
+    (kind, text, seconds), failure = mortal.run(FILE, "death")
+    assert failure.kind == "EOFError"
+    assert kind == "RuntimeError"
+    assert "what each rank has begun last" in text
+    assert "rank 0: run 3: all_reduce(3 x f32 of x, sum)" in text
+    assert "rank 1: run 2: all_reduce(3 x f32 of x, sum)" in text
+    assert seconds < 20
