@@ -11,7 +11,7 @@ import os
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.models import MODELS, contents, step
+from tj_conformance.models import MODELS, chosen, contents, step
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.sampling import FULL
 from tj_core.extend import Session
@@ -31,11 +31,6 @@ ONE_LENGTH = {
 def sizes(name: str) -> list[tuple[int, int]]:
     """Numbers of rows and lengths that one program can serve."""
     return [(rows, ONE_LENGTH.get(name, length)) for rows, length in SIZES]
-
-
-def chosen(*names: str) -> tuple[str, ...]:
-    """Models for a test: every model with ``TJ_FULL=1``, else ``names``."""
-    return tuple(MODELS) if FULL else names
 
 
 @pytest.mark.slow

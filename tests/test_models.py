@@ -13,7 +13,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.databases.memo import compare_memo
-from tj_conformance.models import MODELS, Model, contents, language, step
+from tj_conformance.models import MODELS, Model, chosen, contents, language, step
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.sampling import FULL
 
@@ -25,11 +25,6 @@ pytest.importorskip("transformers", reason="the models are transformers'")
 
 # What PyTorch, not the program, has to say about a model's first construction computes nothing.
 NOT_EXPANDED = {"torch._C._log_api_usage_once"}
-
-
-def chosen(*names: str) -> tuple[str, ...]:
-    """Models for a test: every model with ``TJ_FULL=1``, else ``names``."""
-    return tuple(MODELS) if FULL else names
 
 
 def train_steps() -> list[tuple[str, str, tuple[str, ...]]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.results import Run, given_values, in_memory, unequal
+from tj_core.contract.decline import LEAVE_OUT
 from tj_core.errors import PluginError
 from tj_core.ir.trace import BoundSymbol, Trace
 
@@ -112,7 +113,7 @@ class FirstRun:
         return PluginError(
             f"{self.owner} ran {call.symbol.path} for {call.label!r}, and {problem}",
             source=call.source,
-            hint="leave the executor out with tj.jit(..., executors=[...])",
+            hint=LEAVE_OUT,
         )
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tj_core.analysis.liveness import value_names
 from tj_core.analysis.results import Run, differences, given_values, in_memory, unequal
 from tj_core.compile.checked_runs import Alive, copied, note_alive, rebind
+from tj_core.contract.decline import LEAVE_OUT
 from tj_core.errors import PluginError
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
@@ -205,7 +206,7 @@ class RegionKernel:
         return PluginError(
             f"{self.owner} ran region {self.region.key}, and {problem}",
             source=self.region.source,
-            hint="leave the executor out with tj.jit(..., executors=[...])",
+            hint=LEAVE_OUT,
         )
 
 

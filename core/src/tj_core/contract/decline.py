@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from tj_core.ir.trace import BoundSymbol
     from tj_core.source import Source
 
-__all__ = ["Decline", "answer", "ask", "is_so"]
+__all__ = ["LEAVE_OUT", "Decline", "answer", "ask", "is_so"]
 
 T = TypeVar("T")
+
+LEAVE_OUT = "leave the executor out with tj.jit(..., executors=[...])"
+"""What to do about an executor that broke its contract."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +83,5 @@ def answer(whose: str, question: Callable[[BoundSymbol], T], call: BoundSymbol) 
         raise PluginError(
             f"{whose} failed in its check of {call.symbol}: {type(error).__name__}: {error}",
             source=call.source,
-            hint="leave the executor out with tj.jit(..., executors=[...])",
+            hint=LEAVE_OUT,
         ) from error

@@ -124,4 +124,8 @@ INVARIANTS: Mapping[Stage, Callable[[Trace], Broken]] = {
     Stage.SPLIT: _split,
     Stage.CLAIMED: _claimed,
 }
-"""The check of each stage's invariant. LOWERED has none: subclasses may stay at the boundary."""
+"""The check of each stage's invariant.
+
+LOWERED has none: calls on tensor subclasses stay where an executor claims them, where they have no
+body, and where the transform of the stage leaves the whole program to PyTorch's autograd.
+"""

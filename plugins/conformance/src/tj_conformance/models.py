@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["MODELS", "Model", "contents", "language", "step"]
+from tj_conformance.sampling import FULL
+
+__all__ = ["MODELS", "Model", "chosen", "contents", "language", "step"]
 
 DECODER = {
     "vocab_size": 128,
@@ -125,6 +127,11 @@ MODELS = {
         | {"num_experts_per_tok": 2, "output_router_logits": True},
     ),
 }
+
+
+def chosen(*names: str) -> tuple[str, ...]:
+    """Models for a test: every model with ``TJ_FULL=1``, else ``names``."""
+    return tuple(MODELS) if FULL else names
 
 
 def contents(value: Any) -> Any:
