@@ -7,9 +7,9 @@ plugins of this tree, with any minor release.
 from __future__ import annotations
 
 from tj_torch.capture.eager_probe import equal_to_eager
-from tj_torch.capture.lost import say_lost
+from tj_torch.capture.lost_features import say_lost
 from tj_torch.dispatch.wrappers import MODULE_WRAPPERS
-from tj_torch.functionalize.between import CROSSING
+from tj_torch.functionalize.depended_on import CROSSING
 from tj_torch.functionalize.objects import Unsuitable
 from tj_torch.ops.context.ambient import is_on
 from tj_torch.ops.context.entering import AUTOCAST, surroundings

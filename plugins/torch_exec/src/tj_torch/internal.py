@@ -14,7 +14,7 @@ from tj_torch.capture.dynamo.releases import captures_functions_in_steps, captur
 from tj_torch.capture.dynamo.skip_rules import pass_over_package, uncaptured
 from tj_torch.capture.handler_state import same_tensors
 from tj_torch.functionalize.bases import members
-from tj_torch.functionalize.between import COPIED_BACK, RETURNED_VIEW
+from tj_torch.functionalize.depended_on import COPIED_BACK, RETURNED_VIEW
 from tj_torch.functionalize.emitter import WITH_STRIDES
 from tj_torch.functionalize.functionalize import OVERWRITTEN, WITH_VALUE
 from tj_torch.functionalize.objects import Objects, reads_data, strided_beyond

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tj_core.extend import TjWarning
 
-from tj_torch.capture.lost import say_lost
+from tj_torch.capture.lost_features import say_lost
 from tj_torch.capture.sources import users_stacklevel
 from tj_torch.installation import TESTED, is_tested, torch_version
 

@@ -35,7 +35,7 @@ from tj_torch.capture.inputs import STATIC
 from tj_torch.capture.probing import settle
 from tj_torch.capture.sources import node_source
 from tj_torch.capture.tensor_places import Held, held_by
-from tj_torch.dispatch.entries import fall_back, fall_back_from
+from tj_torch.dispatch.fallbacks import fall_back, fall_back_from
 from tj_torch.guards.ambient import below_mode
 from tj_torch.guards.branches import branch_on_state, branch_on_values
 from tj_torch.guards.subclasses import methods_check

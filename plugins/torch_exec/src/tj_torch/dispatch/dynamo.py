@@ -14,8 +14,8 @@ from tj_core.extend import CaptureError, Compilation, Entry, Jitted, PassError
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.sources import stack_source
 from tj_torch.dispatch.dispatcher import Dispatcher, Made, weakly
-from tj_torch.dispatch.entries import Entries, first_lines
 from tj_torch.dispatch.error_notes import note_line, with_notes
+from tj_torch.dispatch.fallbacks import first_lines
 from tj_torch.dispatch.module import forward_of
 from tj_torch.dispatch.outer_hooks import around, has_outer_hooks
 from tj_torch.dispatch.templates import Row, make_frame
@@ -30,6 +30,8 @@ from tj_torch.torch_private.runtime import pytree
 
 if TYPE_CHECKING:
     import types
+
+    from tj_torch.dispatch.entries import Entries
 
 __all__ = ["DynamoPrograms"]
 

@@ -1,46 +1,20 @@
-"""Compiled entries of one jitted callable: add, evict, invalidate; and its fallbacks."""
+"""Compiled entries of one jitted callable: add, evict, invalidate."""
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tj_core.extend import CaptureError, Entry, Fallback, Jitted, PassError, Source, TjWarning
+from tj_torch.capture.sources import stack_source
+from tj_torch.dispatch.fallbacks import fall_back, fall_back_from, first_lines, warn
 
-from tj_torch.capture.sources import stack_source, users_stacklevel
+if TYPE_CHECKING:
+    from tj_core.extend import CaptureError, Entry, Jitted, PassError, Source
 
-__all__ = ["Entries", "fall_back", "fall_back_from", "first_lines"]
+__all__ = ["Entries"]
 
 R = TypeVar("R")
-
-
-def fall_back(jitted: Jitted, reason: str, source: Source | None, *, silent: bool = False) -> None:
-    """Record a fallback of ``jitted``; warn of it once, unless ``silent``."""
-    fallback = Fallback(reason, source)
-    if fallback in jitted.stats.fallbacks:
-        return
-    jitted.stats.fallbacks = (*jitted.stats.fallbacks, fallback)
-    where = f"\n  at {source}" if source else ""
-    if not silent:
-        _warn(f"tj: {jitted.name}: {reason}{where}")
-
-
-def fall_back_from(jitted: Jitted, error: CaptureError | PassError) -> None:
-    """Record a fallback of ``jitted`` because of ``error``, and warn of it once."""
-    captured = isinstance(error, PassError)
-    reason = error.message if captured else f"not captured: {error.message}"
-    fall_back(jitted, f"{reason}; {error.hint}" if captured else reason, error.source)
-
-
-def first_lines(reason: str, count: int = 3) -> str:
-    """The first lines of ``reason`` as one line."""
-    return "; ".join(line.strip() for line in reason.splitlines()[:count] if line.strip())
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, TjWarning, stacklevel=users_stacklevel())
 
 
 class Entries(Generic[R]):
@@ -75,7 +49,7 @@ class Entries(Generic[R]):
         limit = self.jitted.session.config.core.max_entries
         while len(self.jitted.entries) > limit:
             self.dead(self.jitted.entries[0], evicted=True)
-            _warn(
+            warn(
                 f"tj: {self.jitted.name} has more than {limit} compiled entries; the oldest is "
                 "dropped. Calls that keep changing recompile each time: see tj.guards(f), or "
                 "raise [tool.tj] max_entries"

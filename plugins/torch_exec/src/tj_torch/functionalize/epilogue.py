@@ -32,7 +32,7 @@ from tj_core.extend import (
 from tj_core.internal import NEW_VALUE_OF, Place, ViewStep
 
 from tj_torch.functionalize.around import PROGRAM, Wrap, with_bases, with_errors, wrapping
-from tj_torch.functionalize.between import RETURNED_VIEW, Between, between, copied_back
+from tj_torch.functionalize.depended_on import RETURNED_VIEW, DependedOn, copied_back, depended_on
 from tj_torch.functionalize.functionalize import Functionalized, Write
 from tj_torch.functionalize.indexing import may_refuse_an_index
 from tj_torch.functionalize.objects import (
@@ -81,7 +81,7 @@ def with_epilogue(
     outputs = writer.write()
     if (
         not writer.calls
-        and not (writer.inside or writer.between.written)
+        and not (writer.inside or writer.depended_on.written)
         and not (made.autograd_changes or made.members)
         and writer.received.keys() >= {p.name for p in _proxies(outputs)}
     ):
@@ -96,7 +96,7 @@ def with_epilogue(
     if made.members:
         wrap = with_bases(epilogue, made)
     else:
-        wrap = wrapping(trace, made, epilogue, expand, writer.between.written, fused)
+        wrap = wrapping(trace, made, epilogue, expand, writer.depended_on.written, fused)
     return made.editor.done(outputs=received), (wrap, epilogue)
 
 
@@ -111,7 +111,7 @@ class _Outer:
     ``received`` are the values that the functional program returns, by name; ``env`` has the outer
     program's value for each object of the acquired program; ``inside`` are calls for the end of
     the functional program; ``done`` counts the bumps of each version counter that calls of the
-    outer program cause; ``between`` are objects that autograd makes or writes, see `between`.
+    outer program cause; ``depended_on`` are objects that autograd makes or writes.
     """
 
     trace: Trace
@@ -122,7 +122,7 @@ class _Outer:
     inside: list[BoundSymbol] = field(default_factory=list)
     received: dict[str, Proxy] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
-    between: Between = field(default_factory=Between)
+    depended_on: DependedOn = field(default_factory=DependedOn)
 
     def __post_init__(self) -> None:
         self.namer = self.made.editor.fresh
@@ -139,9 +139,9 @@ class _Outer:
         for root in {self.objects.places[name].root: None for name in (*returned, *refusable)}:
             if root not in self.inputs:
                 self.env[root] = self.receive(self.made.value(Place(root)))
-        self.between = between(self.made, returned, cut=self.cut)
-        self.env |= {name: self.receive_view(p) for name, p in self.between.views.items()}
-        for name in self.between.written:
+        self.depended_on = depended_on(self.made, returned, cut=self.cut)
+        self.env |= {name: self.receive_view(p) for name, p in self.depended_on.views.items()}
+        for name in self.depended_on.written:
             self.receive(copied_back(self.made, name))
             self.done[name] = self.objects.bumps[name]
         copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
@@ -184,7 +184,7 @@ class _Outer:
 
     def copies(self, root: str, writes: Mapping[str, Write]) -> Mapping[str, Write]:
         """Objects through which new values are copied to an input's memory, with the last write."""
-        if root not in self.inputs or root in self.between.written:
+        if root not in self.inputs or root in self.depended_on.written:
             return {}
         if root not in writes and len(writes) <= SEVERAL:
             return writes
@@ -300,7 +300,7 @@ class _Outer:
         Includes the calls for their bases, which a view's ``_base`` shows.
         """
         wanted: set[str] = set()
-        views = self.between.views.keys()
+        views = self.depended_on.views.keys()
         found, kept = set(objects) - views, []
         while found - wanted:
             wanted |= found
@@ -313,7 +313,7 @@ class _Outer:
 
         :raises Unsuitable: if one is.
         """
-        for name in self.between.written:
+        for name in self.depended_on.written:
             last = max(w.position for w in self.made.writes[name].values())
             for i, call in again:
                 roots = {self.objects.places[viewed].root for viewed in self.viewed(call)}

@@ -31,7 +31,7 @@ from tj_torch.functionalize.objects import Unsuitable, cuts_gradients
 if TYPE_CHECKING:
     from tj_torch.functionalize.functionalize import Functionalized
 
-__all__ = ["COPIED_BACK", "CROSSING", "RETURNED_VIEW", "Between", "between", "copied_back"]
+__all__ = ["COPIED_BACK", "CROSSING", "RETURNED_VIEW", "DependedOn", "copied_back", "depended_on"]
 
 RETURNED_VIEW = Tag(
     "RETURNED_VIEW",
@@ -56,7 +56,7 @@ COPIED_BACK = Symbol("tj", "copied_back")
 
 
 @dataclass
-class Between:
+class DependedOn:
     """Returned objects that other results depend on.
 
     ``views`` are values of views by object, ``written`` the names of arguments.
@@ -66,7 +66,7 @@ class Between:
     written: list[str] = field(default_factory=list)
 
 
-def between(made: Functionalized, returned: Iterable[str], *, cut: bool) -> Between:
+def depended_on(made: Functionalized, returned: Iterable[str], *, cut: bool) -> DependedOn:
     """Find returned views and written arguments of ``made`` that other results depend on.
 
     ``returned`` are the objects that the program returns. With ``cut``, the plugin that
@@ -74,7 +74,7 @@ def between(made: Functionalized, returned: Iterable[str], *, cut: bool) -> Betw
 
     :raises Unsuitable: if autograd would have to see other calls of the program.
     """
-    found = Between()
+    found = DependedOn()
     if not made.differentiates:
         return found
     written = [n for n in made.given if any(w.visible for w in made.writes.get(n, {}).values())]
