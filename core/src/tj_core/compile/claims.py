@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tj_core.compile.codegen import Program, generate
 from tj_core.compile.compilation import Counts
 from tj_core.compile.kept_programs import implementations
-from tj_core.compile.kernels import RegionKernel
 from tj_core.compile.layouts import choices, readers
+from tj_core.compile.region_kernels import RegionKernel
 from tj_core.ir.stage import Stage
 from tj_core.passes.claim import claim
 from tj_core.passes.fuse.fuse import FusedTrace, fuse, with_regions

@@ -19,13 +19,13 @@ from weakref import WeakValueDictionary
 from tj_core.analysis.liveness import last_uses, value_names
 from tj_core.compile.checked_runs import Checks, EveryRun, FirstRun
 from tj_core.compile.function_text import define
-from tj_core.compile.kernels import EveryRegionRun, FirstRegionRun, RegionKernel
 from tj_core.compile.plain_arguments import (
     differentiable,
     plain_of,
     records,
     with_plain_arguments,
 )
+from tj_core.compile.region_kernels import EveryRegionRun, FirstRegionRun, RegionKernel
 from tj_core.contract.executors import STATE
 from tj_core.errors import TraceError, add_note
 from tj_core.ir.names import Namer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
     from tj_core.compile.codegen import Program
-    from tj_core.compile.kernels import RegionKernel
+    from tj_core.compile.region_kernels import RegionKernel
     from tj_core.contract.decline import Decline
     from tj_core.ir.trace import Trace
     from tj_core.passes.claim_record import ClaimRecord

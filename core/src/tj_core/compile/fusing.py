@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.codegen import generate
 from tj_core.compile.compilation import Counts
-from tj_core.compile.kernels import RegionKernel
 from tj_core.compile.layouts import declared, relaid
+from tj_core.compile.region_kernels import RegionKernel
 from tj_core.compile.reproducers import Reproducers
 from tj_core.contract.decline import Decline
 from tj_core.contract.fusion import Fused, Fusion, FusionRegion

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.codegen import Program
-from tj_core.compile.kernels import RegionKernel
+from tj_core.compile.region_kernels import RegionKernel
 from tj_core.ir.proxy import Proxy, TensorProxy
 from tj_core.passes.fuse.layouts import Choice
 

@@ -14,7 +14,7 @@ from tj_core.edit.editor import TraceEditor
 from tj_core.ir.proxy import size_hints
 
 if TYPE_CHECKING:
-    from tj_core.compile.kernels import RegionKernel
+    from tj_core.compile.region_kernels import RegionKernel
 
 __all__ = ["Reproducers", "script"]
 

@@ -12,7 +12,7 @@ from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Symbol
 
 if TYPE_CHECKING:
-    from tj_core.compile.kernels import RegionKernel
+    from tj_core.compile.region_kernels import RegionKernel
     from tj_core.contract.decline import Decline
     from tj_core.host.jitted import Fallback
     from tj_core.ir.trace import Change, Trace

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.fusing import compiled, without_executor
-from tj_core.compile.kernels import EveryRegionRun, RegionKernel
+from tj_core.compile.region_kernels import EveryRegionRun, RegionKernel
 from tj_core.contract.fusion import FusionRegion
 from tj_core.errors import PluginError, TjError
 from tj_core.host.session import Session

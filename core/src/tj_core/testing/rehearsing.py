@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from tj_core.compile.kernels import FirstRegionRun, RegionKernel
+from tj_core.compile.region_kernels import FirstRegionRun, RegionKernel
 
 if TYPE_CHECKING:
     from tj_core.contract.fusion import Boxed
