@@ -1,4 +1,7 @@
-"""Fixtures for all tests of the core, and the check that tests leave the environment alone."""
+"""Fixtures for all tests of the core, and the check that tests leave the environment alone.
+
+Examples of random tests have no deadline: a busy machine fails no test.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 from tj_core.testing.plugins import env_unchanged, fake_dist, hook_calls, only_fake_dists
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+settings.register_profile("core", deadline=None)
+settings.load_profile("core")
 
 __all__ = ["env_unchanged", "fake_dist", "hook_calls", "only_fake_dists"]
 

@@ -17,7 +17,7 @@ __all__ = ["LEAVE_OUT", "Decline", "answer", "ask", "is_so"]
 T = TypeVar("T")
 
 LEAVE_OUT = "leave the executor out with tj.jit(..., executors=[...])"
-"""What to do about an executor that broke its contract."""
+"""Remedy for an executor that broke its contract, as a hint of errors."""
 
 
 @dataclass(frozen=True, slots=True)
