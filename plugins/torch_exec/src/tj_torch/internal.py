@@ -12,7 +12,6 @@ from tj_torch.capture.autocast_notes import AutocastNotes
 from tj_torch.capture.dynamo.adapter import compiling
 from tj_torch.capture.dynamo.releases import captures_functions_in_steps, captures_hooks_of_values
 from tj_torch.capture.dynamo.skip_rules import pass_over_package, uncaptured
-from tj_torch.capture.handler_state import same_tensors
 from tj_torch.functionalize.bases import members
 from tj_torch.functionalize.depended_on import COPIED_BACK, RETURNED_VIEW
 from tj_torch.functionalize.emitter import WITH_STRIDES
@@ -37,6 +36,7 @@ from tj_torch.ops.expansion.run import Run, constant_leaf
 from tj_torch.ops.facts.autograd_marks import autograd_marks
 from tj_torch.ops.facts.operators import OpFacts, Role
 from tj_torch.ops.facts.schema_effects import changes_unseen
+from tj_torch.ops.fakes.handler_state import same_tensors
 from tj_torch.ops.memo.instance import instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.memo.memo import Memo

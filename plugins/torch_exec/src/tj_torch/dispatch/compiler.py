@@ -30,7 +30,6 @@ from tj_torch.capture.dynamo.hook import hooked
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
 from tj_torch.capture.dynamo.reference_cycles import empty
 from tj_torch.capture.dynamo.trace_limits import UnheldError, check_nested
-from tj_torch.capture.handler_state import changed_state
 from tj_torch.capture.inputs import STATIC
 from tj_torch.capture.probing import settle
 from tj_torch.capture.sources import node_source
@@ -39,6 +38,7 @@ from tj_torch.dispatch.fallbacks import fall_back, fall_back_from
 from tj_torch.guards.ambient import below_mode
 from tj_torch.guards.branches import branch_on_state, branch_on_values
 from tj_torch.guards.subclasses import methods_check
+from tj_torch.ops.fakes.handler_state import changed_state
 from tj_torch.torch_private.tables import PRIVATE_NAMES
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.patches import leave, unprofiled, with_settings
 from tj_torch.capture.dynamo.reference_cycles import forget_tensors, forgotten_after_failure, let_go
 from tj_torch.capture.dynamo.skip_rules import pass_over_own
-from tj_torch.capture.handler_state import untouched
 from tj_torch.guards.dynamo import DynamoGuards, dynamo_guards
+from tj_torch.ops.fakes.handler_state import untouched
 from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.thread_state import kept
 from tj_torch.torch_private.ops import without_saved_tensor_hooks

@@ -15,7 +15,7 @@ from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.patches import unprofiled
 from tj_torch.capture.dynamo.reference_cycles import let_go
-from tj_torch.capture.handler_state import untouched
+from tj_torch.ops.fakes.handler_state import untouched
 from tj_torch.runtime.modes import function_mode_is_on
 from tj_torch.runtime.thread_state import kept
 from tj_torch.torch_private.runtime import below_functionalization

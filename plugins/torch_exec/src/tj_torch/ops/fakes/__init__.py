@@ -1,1 +1,1 @@
-"""Fake tensors, with the strides of PyTorch's kernels."""
+"""Runs on fake tensors: modes, strides as of PyTorch's kernels, and handlers' writes undone."""
