@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import tj_core as tj
 from tj_core.compile import collection
+from tj_core.extend import hookimpl
 from tj_core.internal import collecting_less
 
 PYTHONS = (700, 10, 10)
@@ -86,7 +87,7 @@ def test_a_session_is_made_so_and_restores_them(monkeypatch: pytest.MonkeyPatch)
     class Looking:
         __name__ = "looking"
 
-        @tj.extend.hookimpl
+        @hookimpl
         def tj_tags(self) -> tuple[()]:
             seen.append(gc.get_threshold())
             return ()
