@@ -22,6 +22,7 @@ SWEEPS = {
     "tally": "tj_conformance.databases.tally",
     "gradients": "tj_conformance.gradients.tally",
     "names": "tj_conformance.names.run",
+    "installed": "tj_conformance.installed",
 }
 """The sweeps by name, each a module that runs as a program."""
 
