@@ -251,12 +251,17 @@ def test_the_second_door_has_names_that_one_plugin_needs(
 
 
 UNUSED = {
+    "AliasFacts": "what alias_facts returns",
     "Change": "in a PassRecord",
     "DType": "in a TensorProxy",
     "Entry": "what a frontend makes",
     "Fallback": "what a frontend makes",
+    "OVERWRITES": "a table of rules, as is REFUSES",
+    "Overwrites": "the type of its rules",
     "PLUGIN_API": "the number that a plugin declares",
     "Program": "what generate returns",
+    "REFUSES": "a table of rules",
+    "Refuses": "the type of its rules",
     "RewriteRule": "what rewrite takes",
     "Services": "what a session gives to frontends",
     "Source": "in a BoundSymbol",

@@ -17,7 +17,7 @@ Importing this module imports pluggy (for `hookimpl`) and nothing else beyond th
 
 from __future__ import annotations
 
-from tj_core.analysis.alias import alias_facts, makes_views, storage_roots
+from tj_core.analysis.alias import AliasFacts, alias_facts, makes_views, storage_roots
 from tj_core.analysis.bound_sizes import size_places, sizes_are_bound, symbols_in
 from tj_core.analysis.liveness import (
     dependent_values,
@@ -97,6 +97,8 @@ from tj_core.ir.tags import NO_TAGS, Tag, TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Subprogram, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.passes.dce import dce
+from tj_core.passes.fuse.overwriting import OVERWRITES, Overwrites
+from tj_core.passes.fuse.refusals import REFUSES, Refuses
 from tj_core.source import Source
 from tj_core.text.language import Language
 from tj_core.text.metadata import meta_text
@@ -105,10 +107,13 @@ from tj_core.verify.verifier import verify
 __all__ = [
     "FUNCTIONAL",
     "NO_TAGS",
+    "OVERWRITES",
     "PLAIN_CONTEXT",
     "PLUGIN_API",
+    "REFUSES",
     "REPLAYED",
     "Alias",
+    "AliasFacts",
     "Body",
     "BoundSymbol",
     "Boxed",
@@ -145,6 +150,7 @@ __all__ = [
     "NumberProxy",
     "OpaqueProxy",
     "Outcome",
+    "Overwrites",
     "Pair",
     "ParseError",
     "PassContext",
@@ -155,6 +161,7 @@ __all__ = [
     "Program",
     "ProgramSizes",
     "Proxy",
+    "Refuses",
     "Replacement",
     "RewriteRule",
     "Rule",

@@ -6,7 +6,7 @@ tree require one (``tj-core>=0.1,<0.2``). Plugins of third parties import from `
 
 from __future__ import annotations
 
-from tj_core.analysis.alias import AliasFacts, Place, Storage, ViewStep, same_objects
+from tj_core.analysis.alias import Place, Storage, ViewStep, same_objects
 from tj_core.analysis.bound_sizes import SizePlace
 from tj_core.api import backend_state
 from tj_core.compile.collection import collecting_less
@@ -29,8 +29,6 @@ from tj_core.ir.sizes import Operation, SizeTree, normal_size, parse_size
 from tj_core.ir.symbol import AUGMENTED, BACKWARD, FORWARD, INVERSE
 from tj_core.ir.tags import NEW_VALUE_OF
 from tj_core.passes.cse import cse
-from tj_core.passes.fuse.overwriting import OVERWRITES, Overwrites
-from tj_core.passes.fuse.refusals import REFUSES, Refuses
 from tj_core.text.printer import value_text
 from tj_core.verify.wellformed import same_metadata
 
@@ -43,15 +41,10 @@ __all__ = [
     "NEW_VALUE_OF",
     "NO_EFFECTS",
     "OPTIONAL_FUNCTION",
-    "OVERWRITES",
-    "REFUSES",
     "STATE",
-    "AliasFacts",
     "Operation",
-    "Overwrites",
     "Place",
     "Recompiler",
-    "Refuses",
     "Resetting",
     "RuntimeValues",
     "SizePlace",

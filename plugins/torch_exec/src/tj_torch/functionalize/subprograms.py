@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tj_core.extend import (
+    AliasFacts,
     BoundSymbol,
     Expand,
     Proxy,
@@ -26,7 +27,7 @@ from tj_core.extend import (
     map_tree,
     reexpand_all,
 )
-from tj_core.internal import NO_EFFECTS, AliasFacts
+from tj_core.internal import NO_EFFECTS
 
 from tj_torch.ops.sizes.program import is_dense
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tj_core.extend import BoundSymbol, RuleTable
-from tj_core.internal import OVERWRITES, Overwrites
+from tj_core.extend import OVERWRITES, BoundSymbol, Overwrites, RuleTable
 
 __all__ = ["rules"]
 

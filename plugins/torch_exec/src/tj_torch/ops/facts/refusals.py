@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import BoundSymbol, Effects, RuleTable, Symbol, TensorProxy
-from tj_core.internal import REFUSES, Refuses
+from tj_core.extend import REFUSES, BoundSymbol, Effects, Refuses, RuleTable, Symbol, TensorProxy
 
 from tj_torch.ops.naming.resolve import resolve
 
