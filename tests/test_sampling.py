@@ -32,12 +32,10 @@ def test_slow(n):
     ("arguments", "wholly"),
     [
         (["."], ()),
-        (["test_one.py"], ("test_one",)),
-        (["test_one.py::test_many"], ("test_one",)),
         (["test_one.py", "below"], ("test_one",)),
         ([".", "-k", "many or slow"], ("test_one", "test_two")),
     ],
-    ids=["folder", "file", "test", "file and folder", "names"],
+    ids=["folder", "file and folder", "names"],
 )
 def test_files_that_are_named_run_whole(
     tmp_path: Path, root: Any, arguments: list[str], wholly: tuple[str, ...]
@@ -53,7 +51,4 @@ def test_files_that_are_named_run_whole(
     for name in ("test_one", "test_two"):
         for function in ("test_many", "test_slow"):
             count = done.stdout.count(f"{name}.py::{function}[")
-            if name in wholly:
-                assert count == (0 if "::test_many" in arguments[0] and "slow" in function else 40)
-            else:
-                assert count < 20
+            assert count == 40 if name in wholly else count < 20
