@@ -149,6 +149,11 @@ def public_names() -> dict[str, Any]:
 DEFINED = re.compile(r"^(?:#+ |\| )`(?:tj\.)?(\w+)(?:\((.*?)\))?`", re.MULTILINE)
 
 
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text("utf-8")
+    assert [p.name for p in DOCS.glob("*.md") if f"({p.name})" not in index] == ["README.md"]
+
+
 def test_every_public_name_is_in_the_api_page() -> None:
     described = {m[1] for m in DEFINED.finditer((DOCS / "api.md").read_text("utf-8"))}
     assert sorted(public_names().keys() - described) == []
