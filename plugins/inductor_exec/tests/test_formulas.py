@@ -174,3 +174,20 @@ def test_quotients_that_are_floors(division: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
     zero = expected == 0
     assert torch.equal(found.signbit()[zero], expected.signbit()[zero])
+
+
+@pytest.mark.slow
+def test_bools_of_places(fusing: Any) -> None:
+    """Bools, and quotients, of numbers that are known at compile time to lie in a range."""
+
+    def program(x: torch.Tensor) -> Any:
+        places = torch.arange(8)
+        low, middle = places < 2, places < 3
+        quotients = torch.div(places.float(), 2, rounding_mode="floor"), places.float() % -2
+        same = low == middle, low != middle, low == False, low != True  # noqa: E712
+        return [torch.where(b, x, -x) for b in same], [x * q for q in quotients]
+
+    x = torch.rand(8)
+    jitted = fusing(program)
+    torch.testing.assert_close(jitted(x), program(x), rtol=0, atol=0)
+    assert jitted.__tj__.session.regions.kernels

@@ -125,8 +125,9 @@ def floor_divided(a: Any, b: Any) -> Any:
     a, b = _wide(a, b, dtype)
     quotient, rest = a / b, torch.fmod(a, b)
     # Vectors have NaN as the rest where the quotient is too large for the data type.
-    whole = torch.where(quotient.isinf() & ~a.isinf(), a, a - rest) / b
-    whole = torch.where((rest != 0) & ((b < 0) != (rest < 0)), whole - 1, whole)
+    too_large = torch.logical_and(quotient.isinf(), torch.logical_not(a.isinf()))
+    whole = torch.where(too_large, a, a - rest) / b
+    whole = torch.where(_of_other_sign(rest, b), whole - 1, whole)
     below = torch.floor(whole)
     below = torch.where(whole - below > 0.5, below + 1, below)
     found = torch.where(whole == 0, torch.copysign(torch.zeros_like(quotient), quotient), below)
@@ -142,20 +143,52 @@ def remainder(a: Any, b: Any) -> Any:
         return NotImplemented
     a, b = _wide(a, b, dtype)
     rest = torch.fmod(a, b)
-    return torch.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest).to(dtype)
+    return torch.where(_of_other_sign(rest, b), rest + b, rest).to(dtype)
+
+
+def _of_other_sign(rest: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """True where ``rest`` is not 0, and has not the sign of ``b``.
+
+    The operators are logical ones, because Inductor knows that these return bools (see `differ`).
+    """
+    return torch.logical_and(rest != 0, torch.logical_xor(b < 0, rest < 0))
 
 
 def _wide(a: Any, b: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Both operands, one of which is a tensor, as tensors of the type that kernels divide in."""
-    device = (a if isinstance(a, torch.Tensor) else b).device
+    device = _device(a, b)
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
     first, second = (torch.as_tensor(v, dtype=wide, device=device) for v in (a, b))
     return first, second
 
 
+def _device(a: Any, b: Any) -> torch.device:
+    """The device of the operand that is a tensor."""
+    device: torch.device = (a if isinstance(a, torch.Tensor) else b).device
+    return device
+
+
 def by_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     """``a / b`` with a rounding mode; only ``"floor"`` is replaced."""
     return floor_divided(a, b) if rounding_mode == "floor" else NotImplemented
+
+
+def differ(a: Any, b: Any) -> Any:
+    """``a != b`` of bools.
+
+    Where values are known at compile time to lie in ranges, such as those of an ``arange``,
+    Inductor compares the ends of both ranges, and SymPy raises for bools.
+    """
+    bools = all(isinstance(v, bool) or getattr(v, "dtype", None) is torch.bool for v in (a, b))
+    if not bools:
+        return NotImplemented
+    return torch.logical_xor(*(torch.as_tensor(v, device=_device(a, b)) for v in (a, b)))
+
+
+def agree(a: Any, b: Any) -> Any:
+    """``a == b`` of bools; see `differ`."""
+    different = differ(a, b)
+    return different if different is NotImplemented else torch.logical_not(different)
 
 
 def without_zero_factors(formula: Formula) -> Formula:
@@ -238,6 +271,12 @@ DIVISIONS: dict[Any, Formula] = {
     aten.div.Tensor_mode: by_mode,
     aten.div.Scalar_mode: by_mode,
 }
+COMPARISONS: dict[Any, Formula] = {
+    aten.eq.Scalar: agree,
+    aten.eq.Tensor: agree,
+    aten.ne.Scalar: differ,
+    aten.ne.Tensor: differ,
+}
 NO_NEGATIVE_INDEX = (
     aten.index_add.default,
     aten.index_copy.default,
@@ -260,7 +299,14 @@ NEEDED = (aten.addmm.default, *NO_NEGATIVE_INDEX, *FROM_THE_END)
 """The operators whose formulas are made of Inductor's."""
 
 REPLACED = frozenset(
-    {aten.nll_loss_backward.default, aten.var_mean.correction, *DIVISIONS, *SAY_WHETHER, *NEEDED}
+    {
+        aten.nll_loss_backward.default,
+        aten.var_mean.correction,
+        *DIVISIONS,
+        *COMPARISONS,
+        *SAY_WHETHER,
+        *NEEDED,
+    }
 )
 """The operators that have a formula here."""
 
@@ -270,7 +316,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
 
     Those in `NEEDED` that are not known have none: no region has such a call.
     """
-    ours = DIVISIONS | {op: of_bytes(op) for op in SAY_WHETHER}
+    ours = DIVISIONS | COMPARISONS | {op: of_bytes(op) for op in SAY_WHETHER}
     theirs: dict[Any, Callable[[Formula], Formula]] = {
         aten.addmm.default: without_zero_factors,
         **dict.fromkeys(NO_NEGATIVE_INDEX, _refusing_negative),
