@@ -142,7 +142,9 @@ def _network(architecture: Architecture, *, dropout: bool, double: bool, last: b
     choose: Any = getattr(model, "set_experts_implementation", None)
     if double and choose is not None:
         choose("eager")  # PyTorch's grouped products take no float64
-    model = model.to(memory_format=torch.channels_last) if last else model
+    if last:
+        moved: Any = model  # its stub lacks this argument alone
+        moved.to(memory_format=torch.channels_last)
     return model.double() if double else model
 
 
