@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tj_conformance.architectures import Architecture
-from tj_conformance.architectures.running import within_rounding
+from tj_suites.architectures import Architecture
+from tj_suites.architectures.running import within_rounding
 from torch import nn
 
 
