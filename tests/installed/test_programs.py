@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tj_conformance.databases.tally import Part
-from tj_conformance.installed.families import sample, subjects_of
+from tj_conformance.installed.families import SEEN, sample, subjects_of
 from tj_conformance.installed.holding import batches, hold
 from tj_conformance.installed.known import LISTED, unlisted
 from tj_conformance.sampling import FULL
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tj_conformance.installed.subject import Subject
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
-UNFUSED = {"op_db:bool", "op_db:int64", "found", "generated"}
+UNFUSED = {"op_db:bool", "op_db:int64", "found", "generated", "meaning", *SEEN}
 """Families of which a sample may have no region."""
 
 MADE_UP = {"generated", "orders"}
@@ -40,7 +40,7 @@ def parts() -> Iterator[Any]:
             continue
         for index in range(family.parts) if FULL else ():
             yield pytest.param(name, Part(index, family.parts), id=f"{name}-{index}")
-        if not FULL:
+        if not FULL and family.few:
             yield pytest.param(name, None, id=name)
 
 

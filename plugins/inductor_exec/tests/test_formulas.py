@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tj_inductor import formulas
 from tj_inductor.adapter import compiling
 from tj_inductor.formulas import IN_CACHE, SAY_WHETHER, in_cache, nll_loss_backward, var_mean
 from torch._inductor.decomposition import decompositions
@@ -191,3 +192,66 @@ def test_bools_of_places(fusing: Any) -> None:
     jitted = fusing(program)
     torch.testing.assert_close(jitted(x), program(x), rtol=0, atol=0)
     assert jitted.__tj__.session.regions.kernels
+
+
+SIZES = torch.logspace(-37, 38, 3001, dtype=torch.float64)
+ARGUMENTS = {
+    "atanh": torch.cat([SIZES, 1 - SIZES, -SIZES]),
+    "acosh": torch.cat([SIZES, 1 + SIZES]),
+    "erf": torch.cat([SIZES, -SIZES, torch.linspace(-4, 4, 999, dtype=torch.float64)]),
+}
+"""Arguments of all sizes, and near those where the functions begin and end."""
+
+LARGEST = {torch.float32: 4e-7, torch.float64: 1e-15, torch.bfloat16: 4e-3, torch.float16: 5e-4}
+
+
+@pytest.mark.parametrize("dtype", LARGEST, ids=str)
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_elementary_functions_are_right_for_all_sizes(name: str, dtype: torch.dtype) -> None:
+    formula = getattr(formulas, name)
+    ends = torch.tensor([0.0, -0.0, 1.0, -1.0, 1.5, torch.inf, -torch.inf, torch.nan])
+    x = torch.cat([ARGUMENTS[name], ends]).to(dtype)
+    found, exact = formula(x), getattr(torch, name)(x.double())
+    if (name, dtype) == ("erf", torch.float64):
+        assert found is NotImplemented  # Inductor's is right
+        return
+    tiny = torch.finfo(dtype).smallest_normal * LARGEST[dtype]
+    torch.testing.assert_close(
+        found, exact.to(dtype), rtol=LARGEST[dtype], atol=tiny, equal_nan=True
+    )
+    assert torch.equal(found.signbit() | found.isnan(), exact.signbit() | exact.isnan())
+
+
+@pytest.mark.slow
+def test_kernels_take_these_formulas(fusing: Any) -> None:
+    x = torch.tensor([1e-10, -0.0, 1e-40, 0.5] * 8)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.atanh(x) * 1e10, torch.acosh(x * 1e30 + 1), torch.erf(x) * 1e10
+
+    for got, expected in zip(fusing(f)(x), f(x), strict=True):
+        torch.testing.assert_close(got, expected)
+        assert torch.equal(got.signbit(), expected.signbit())
+
+
+@pytest.mark.slow
+def test_the_inverse_of_the_error_function_is_right_near_its_ends(fusing: Any) -> None:
+    x = torch.linspace(0.999, 1 - 6e-8, 4000)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.erfinv(x * 1.0) * 2.0 - 1
+
+    torch.testing.assert_close(fusing(f)(x), f(x))
+
+
+@pytest.mark.parametrize(
+    ("call", "series"), [(torch.ops.aten.erf.default, True), (torch.ops.aten.gelu.default, False)]
+)
+def test_gelu_takes_no_series(call: Any, series: bool) -> None:
+    mode = FakeTensorMode()
+    with mode:
+        args = (torch.empty(4),)
+    graph = compiling.traced(lambda x: (call(x),), args, mode)
+    called = {str(node.target) for node in graph.graph.nodes}
+    assert "aten.erf.default" in called
+    assert ("aten.where.self" in called) == series

@@ -44,18 +44,23 @@ def outcome(f: Callable[..., Any], *args: Any) -> Any:
     total = sum(r.abs().sum() for r in results if getattr(r, "requires_grad", False))
     if not leaves or not isinstance(total, torch.Tensor):
         return results
-    return results, torch.autograd.grad(total, leaves, allow_unused=True)
+    try:
+        return results, torch.autograd.grad(total, leaves, allow_unused=True)
+    except RuntimeError as error:  # pools without elements, in eager
+        return results, type(error)
 
 
-def assert_same(got: Any, expected: Any, where: str) -> None:
+def assert_same(got: Any, expected: Any, where: str, **near: float) -> None:
     if isinstance(expected, type):
         assert got is expected, where
         return
     assert not isinstance(got, type), f"{where} raises {got}"
     for a, b in zip(pytree.tree_leaves(got), pytree.tree_leaves(expected), strict=True):
         assert type(a) is type(b), where
-        if isinstance(a, torch.Tensor):
-            torch.testing.assert_close(a, b, equal_nan=True, msg=lambda m: f"{where}: {m}")
+        if isinstance(a, type):
+            assert a is b, where
+        elif isinstance(a, torch.Tensor):
+            torch.testing.assert_close(a, b, equal_nan=True, msg=lambda m: f"{where}: {m}", **near)
         else:
             assert a == b or a != a, where
 
@@ -135,8 +140,8 @@ def test_numbers_wherever_they_come_from(
     installed: Any, place: Any, sequence: Sequence[Any]
 ) -> None:
     f, change = place()
-    jitted = installed(f)
     for kind in (torch.float32, torch.int64):
+        jitted = installed(f)  # a global's values may reach the limit of programs for both types
         x = torch.linspace(-2, 2, 8).to(kind).requires_grad_(kind.is_floating_point)
         for a in sequence:
             change(a)
@@ -238,6 +243,10 @@ OPERATIONS = [
 ]
 
 
+NEAR = {"nn.functional.layer_norm": {"rtol": 1.3e-6, "atol": 5e-5}}
+"""The weight's gradient of one normalised element is 0, which eager rounds to 2.4e-5."""
+
+
 @pytest.mark.sampled(300)
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_operations_with_a_number(installed: Any, op: Any) -> None:
@@ -250,7 +259,8 @@ def test_operations_with_a_number(installed: Any, op: Any) -> None:
                 torch.manual_seed(0)
                 expected = outcome(f, tensors, a)
                 torch.manual_seed(0)
-                assert_same(outcome(jitted, tensors, a), expected, f"{a!r} for {number!r}")
+                got, near = outcome(jitted, tensors, a), NEAR.get(full_name(op), {})
+                assert_same(got, expected, f"{a!r} for {number!r}", **near)
 
 
 @pytest.mark.slow

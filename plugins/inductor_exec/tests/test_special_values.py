@@ -44,6 +44,15 @@ REDUCTIONS = (
     "logsumexp", "max", "min", "nanmean", "nansum", "softmax", "log_softmax",
 )  # fmt: skip
 
+ACTIVATIONS = (
+    "gelu", "silu", "mish", "elu", "selu", "celu", "softplus", "softsign", "tanhshrink", "hardtanh",
+    "hardswish", "hardsigmoid", "logsigmoid", "leaky_relu", "relu6", "hardshrink", "softshrink",
+)  # fmt: skip
+
+SPECIAL = (
+    "i0", "i0e", "i1", "i1e", "ndtr", "ndtri", "log_ndtr", "entr", "erfcx", "bessel_j0", "sinc",
+)  # fmt: skip
+
 SCALARS = (0, 1, -1, 2, 0.5, math.inf, -0.0)
 
 DIVIDES = ("remainder", "fmod", "floor_divide", "div")
@@ -51,8 +60,13 @@ SHIFTS = ("bitwise_left_shift", "bitwise_right_shift")
 
 ZEROS = "either of two zeros is the larger one, and the smaller one"
 
+INFINITE = "of an infinity, PyTorch's kernel for vectors returns NaN"
+
 ACCEPTED: dict[tuple[str, torch.dtype], str] = {
-    (name, dtype): ZEROS for name in ("fmax", "fmin") for dtype in TYPES if dtype.is_floating_point
+    (name, dtype): reason
+    for name, reason in (("fmax", ZEROS), ("fmin", ZEROS), ("relu6", ZEROS), ("gelu", INFINITE))
+    for dtype in TYPES
+    if dtype.is_floating_point
 }
 """Differences that a user would accept, with the reasons."""
 
@@ -82,6 +96,13 @@ def values(dtype: torch.dtype) -> torch.Tensor:
 def unary(dtype: torch.dtype) -> Iterator[Call]:
     for name in UNARY:
         yield Call(name, getattr(torch, name), (values(dtype),))
+
+
+def functions(dtype: torch.dtype) -> Iterator[Call]:
+    """Activations and special functions."""
+    for module, names in ((torch.nn.functional, ACTIVATIONS), (torch.special, SPECIAL)):
+        for name in names:
+            yield Call(name, getattr(module, name), (values(dtype),))
 
 
 def binary(dtype: torch.dtype) -> Iterator[Call]:
@@ -171,7 +192,7 @@ def difference(got: torch.Tensor, expected: torch.Tensor) -> str | None:
 
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("family", [unary, binary, reductions, scalars, types])
+@pytest.mark.parametrize("family", [unary, functions, binary, reductions, scalars, types])
 def test_special_values(family: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TJ_PLUGINS", "inductor,autograd,torch")
     monkeypatch.delenv("TJ_CHECK", raising=False)

@@ -46,7 +46,8 @@ def _running(graph: torch.fx.GraphModule) -> Callable[[list[Any]], list[Any]]:
     strides = [_strides(node) for node in output.args[0]]
 
     def run(box: list[Any]) -> list[Any]:
-        args = [x.detach() if isinstance(x, torch.Tensor) else x for x in box]
+        # Kernels write memory, and no versions: `detach` would share those of an argument.
+        args = [x.data if isinstance(x, torch.Tensor) else x for x in box]
         box.clear()
         with torch.no_grad():
             found = graph(*args)

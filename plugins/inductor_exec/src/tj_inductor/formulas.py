@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 __all__ = ["NEEDED", "REPLACED", "formulas"]
 
 Formula = Callable[..., Any]
+
+HALVES = (torch.bfloat16, torch.float16)
 
 MEAN = 1
 """Code of ``reduction="mean"`` in arguments of loss operators."""
@@ -97,7 +100,7 @@ def var_mean(
     dims = [d % x.dim() for d in dim or ()] if x.dim() else []
     dims = dims or list(range(x.dim()))
     count = math.prod(x.shape[d] for d in dims)
-    wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    wide = x.float() if x.dtype in HALVES else x
     # Factors: what is small is computed again for each element, where a division takes longest.
     mean = wide.sum(dims, keepdim=True) * _inverse(count)
     distance = wide - mean
@@ -157,7 +160,7 @@ def _of_other_sign(rest: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _wide(a: Any, b: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Both operands, one of which is a tensor, as tensors of the type that kernels divide in."""
     device = _device(a, b)
-    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    wide = torch.float32 if dtype in HALVES else dtype
     first, second = (torch.as_tensor(v, dtype=wide, device=device) for v in (a, b))
     return first, second
 
@@ -189,6 +192,79 @@ def agree(a: Any, b: Any) -> Any:
     """``a == b`` of bools; see `differ`."""
     different = differ(a, b)
     return different if different is NotImplemented else torch.logical_not(different)
+
+
+def atanh(x: torch.Tensor) -> Any:
+    """Inverse hyperbolic tangent of floats by `log1p`.
+
+    Inductor's vector code takes the logarithm of a quotient near 1, which is 0 for small ``x``.
+    """
+    return _by_log1p(x, lambda x: torch.copysign(torch.log1p(2 * x.abs() / (1 - x.abs())) / 2, x))
+
+
+def acosh(x: torch.Tensor) -> Any:
+    """Inverse hyperbolic cosine of floats; Inductor's vector code squares, and overflows."""
+    return _by_log1p(x, _acosh)
+
+
+def _acosh(x: torch.Tensor) -> torch.Tensor:
+    above = x - 1
+    found = torch.log1p(above + torch.sqrt(above) * torch.sqrt(above + 2))
+    return torch.where(x > LARGE, torch.log(x) + math.log(2), found)
+
+
+LARGE = 1e18
+"""A number of which the difference from its neighbour, and 1 below its square, are nothing."""
+
+
+def _by_log1p(x: torch.Tensor, formula: Formula) -> Any:
+    """``formula`` of floats on a CPU, computed in float32 or float64."""
+    if not x.is_floating_point() or x.device.type != "cpu":
+        return NotImplemented
+    wide = x.float() if x.dtype in HALVES else x
+    return formula(wide).to(x.dtype)
+
+
+def erf(x: torch.Tensor) -> Any:
+    """Error function of float32: by its series near 0, where vector code has digits after the point
+    alone, not of the value. PyTorch's kernels call a library.
+    """
+    if x.dtype not in (torch.float32, *HALVES) or x.device.type != "cpu" or _plain_erf.get():
+        return NotImplemented
+    wide = x.float()
+    square = wide * wide
+    series = square * SERIES[-1]
+    for coefficient in SERIES[-2:0:-1]:
+        series = (series + coefficient) * square
+    with _plain():
+        found = torch.erf(wide)
+    return torch.where(wide.abs() < 0.5, (series + SERIES[0]) * wide, found).to(x.dtype)
+
+
+SERIES = [2 / math.sqrt(math.pi) * (-1) ** n / math.factorial(n) / (2 * n + 1) for n in range(7)]
+"""Taylor's coefficients of the error function, which is odd."""
+
+_plain_erf: ContextVar[bool] = ContextVar("plain_erf", default=False)
+
+
+@contextlib.contextmanager
+def _plain() -> Iterator[None]:
+    """Leave `erf` to Inductor."""
+    token = _plain_erf.set(True)
+    try:
+        yield
+    finally:
+        _plain_erf.reset(token)
+
+
+def with_plain_erf(formula: Formula) -> Formula:
+    """Leave `erf` in ``formula`` to Inductor: it is added to 1, which loses small values anyway."""
+
+    def changed(*args: Any, **more: Any) -> Any:
+        with _plain():
+            return formula(*args, **more)
+
+    return changed
 
 
 def without_zero_factors(formula: Formula) -> Formula:
@@ -277,6 +353,12 @@ COMPARISONS: dict[Any, Formula] = {
     aten.ne.Scalar: differ,
     aten.ne.Tensor: differ,
 }
+ELEMENTARY: dict[Any, Formula] = {
+    aten.acosh.default: acosh,
+    aten.atanh.default: atanh,
+    aten.erf.default: erf,
+}
+GELU = (aten.gelu.default, aten.gelu_backward.default)
 NO_NEGATIVE_INDEX = (
     aten.index_add.default,
     aten.index_copy.default,
@@ -295,7 +377,7 @@ FROM_THE_END = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 """Operators that take negative indices; their formula uses `index_copy`, which takes none."""
 
 
-NEEDED = (aten.addmm.default, *NO_NEGATIVE_INDEX, *FROM_THE_END)
+NEEDED = (aten.addmm.default, *GELU, *NO_NEGATIVE_INDEX, *FROM_THE_END)
 """The operators whose formulas are made of Inductor's."""
 
 REPLACED = frozenset(
@@ -304,6 +386,7 @@ REPLACED = frozenset(
         aten.var_mean.correction,
         *DIVISIONS,
         *COMPARISONS,
+        *ELEMENTARY,
         *SAY_WHETHER,
         *NEEDED,
     }
@@ -316,9 +399,10 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
 
     Those in `NEEDED` that are not known have none: no region has such a call.
     """
-    ours = DIVISIONS | COMPARISONS | {op: of_bytes(op) for op in SAY_WHETHER}
+    ours = DIVISIONS | COMPARISONS | ELEMENTARY | {op: of_bytes(op) for op in SAY_WHETHER}
     theirs: dict[Any, Callable[[Formula], Formula]] = {
         aten.addmm.default: without_zero_factors,
+        **dict.fromkeys(GELU, with_plain_erf),
         **dict.fromkeys(NO_NEGATIVE_INDEX, _refusing_negative),
         **dict.fromkeys(FROM_THE_END, _taking_negative),
     }

@@ -42,13 +42,15 @@ TOGETHER = frozenset({
 OTHERWISE = frozenset({
     "fractional_max_pool3d", "_embedding_bag", "_embedding_bag_forward_only", "max_unpool2d",
     "max_unpool3d", "multilabel_margin_loss_forward", "binary_cross_entropy", "nextafter",
+    "erfinv",
 })  # fmt: skip
 """Operators whose results differ between Inductor's programs and PyTorch's kernels.
 
 Fractional pooling makes other windows of equal random samples; embedding bags of bfloat16 return a
 value whose metadata differ from those of fake tensors; unpooling takes negative indices; the margin
 loss counts labels behind the -1 that ends them; cross entropy takes values that are no probability;
-`nextafter` is that of float32, which is no neighbour in bfloat16.
+`nextafter` is that of float32, which is no neighbour in bfloat16; `erfinv` in float32 has errors of
+9e-6 near 1, where PyTorch's library has 6e-8.
 """
 
 

@@ -24,22 +24,24 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
-def main(arguments: Sequence[str], families: Mapping[str, Family] = FAMILIES) -> int:
+def main(
+    arguments: Sequence[str], families: Mapping[str, Family] = FAMILIES, *, rehearse: bool = True
+) -> int:
     """Run what ``arguments`` say of ``families``; 1 if anything is wrong that is not listed."""
     if not arguments:
         print(*(f"{name}: {family.few}" for name, family in families.items()), sep="\n")
     wrong = 0
     for given in arguments:
         name, _, part = given.partition("/")
-        wrong += _family(name, subjects_of(name, Part.parse(part), families))
+        wrong += _family(name, subjects_of(name, Part.parse(part), families), rehearse)
     return int(wrong > 0)
 
 
-def _family(name: str, subjects: Iterable[Subject]) -> int:
+def _family(name: str, subjects: Iterable[Subject], rehearse: bool) -> int:
     start = time.monotonic()
     programs = regions = listed = wrong = 0
     for batch in batches(subjects):
-        for verdict in hold(batch):
+        for verdict in hold(batch, rehearse=rehearse):
             programs += 1
             regions += verdict.regions
             left = unlisted(verdict)

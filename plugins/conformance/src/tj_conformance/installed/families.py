@@ -14,11 +14,15 @@ from tj_conformance.databases.known import DTYPES
 from tj_conformance.databases.tally import ALL, Part
 from tj_conformance.installed import programs
 from tj_conformance.installed.databases import module_db, op_db
+from tj_conformance.programs.assigning import assigning_programs
+from tj_conformance.programs.checkpoints import checkpointed_programs
+from tj_conformance.programs.modes import moded_programs
+from tj_conformance.programs.raising import raising_programs
 
 if TYPE_CHECKING:
     from tj_conformance.installed.subject import Subject
 
-__all__ = ["FAMILIES", "Family", "sample", "subjects_of", "whole"]
+__all__ = ["FAMILIES", "SEEN", "Family", "sample", "subjects_of", "whole"]
 
 SEEDS = range(9000, 9040)
 """Seeds of made-up programs: 250 for each, or 50 of those that differentiate."""
@@ -28,7 +32,7 @@ SEEDS = range(9000, 9040)
 class Family:
     """Maker of programs: ``make`` yields all, ``chosen`` a sample that a number selects.
 
-    The default run of the tests takes ``few``, the long run all, in ``parts``.
+    The default run of the tests takes ``few``, or none, the long run all, in ``parts``.
     """
 
     make: Callable[[Part], Iterable[Subject]]
@@ -40,6 +44,10 @@ class Family:
 def whole(make: Callable[[], Iterable[Subject]], few: int, parts: int = 1) -> Family:
     """A family of programs that ``make`` makes all at once."""
     return Family(lambda part: part.of(list(make())), few, parts)
+
+
+def _seen(name: str) -> Iterator[Subject]:
+    return programs.seen(name, SEEN[name]())
 
 
 def _seeded(make: Callable[..., Iterator[Subject]], few: int) -> Family:
@@ -55,6 +63,14 @@ def _seeded(make: Callable[..., Iterator[Subject]], few: int) -> Family:
     return Family(part_of, few, len(SEEDS), chosen)
 
 
+SEEN = {
+    "raising": raising_programs,
+    "assigning": assigning_programs,
+    "modes": moded_programs,
+    "checkpoints": checkpointed_programs,
+}
+"""Families of programs of which a caller sees more than results."""
+
 FAMILIES: Mapping[str, Family] = {
     **{
         f"op_db:{name}": whole(
@@ -64,6 +80,11 @@ FAMILIES: Mapping[str, Family] = {
     },
     "module_db": whole(module_db, 4, 6),
     "generated": _seeded(programs.generated, 10),
+    **{
+        name: whole(functools.partial(_seen, name), 1 if name == "raising" else 0, 16)
+        for name in SEEN
+    },
+    "meaning": whole(programs.meaning, 2, 16),
     "orders": _seeded(programs.orders, 6),
     "found": whole(programs.found, 8),
     "own_backwards": whole(programs.own_backwards, 4, 16),

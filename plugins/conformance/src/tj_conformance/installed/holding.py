@@ -44,19 +44,27 @@ def batches(subjects: Iterable[Subject], size: int = BATCH) -> Iterator[list[Sub
         yield batch
 
 
-def hold(subjects: Sequence[Subject]) -> Iterator[Verdict]:
-    """Run ``subjects`` in one session: first to compile their regions together, then in earnest."""
+def hold(subjects: Sequence[Subject], *, rehearse: bool = True) -> Iterator[Verdict]:
+    """Run ``subjects`` in one session: first to compile their regions together, then in earnest.
+
+    Without ``rehearse`` each region is compiled where it is met.
+    """
     with configured() as session, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where they are errors, a fallback is none any more
-        with rehearsal(session):
-            for subject in subjects:
-                _forget()
-                with suppress(Exception):  # it raises again in earnest
-                    list(subject.run(tj.jit))
-        _drop_failed(session)
+        if rehearse:
+            _rehearse(subjects, session)
         for subject in subjects:
             _forget()
             yield _verdict(subject, session)
+
+
+def _rehearse(subjects: Sequence[Subject], session: tj.Session) -> None:
+    with rehearsal(session):
+        for subject in subjects:
+            _forget()
+            with suppress(Exception):  # it raises again in earnest
+                list(subject.run(tj.jit))
+    _drop_failed(session)
 
 
 def _drop_failed(session: tj.Session) -> None:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from tj_conformance.gradients import orders as of_orders
 from tj_conformance.gradients import own
 from tj_conformance.installed.subject import Jit, Subject
+from tj_conformance.meaning.programs import PROGRAMS as SCRIPTS
+from tj_conformance.meaning.scripts import Script, agreement
 from tj_conformance.models import MODELS, step
 from tj_conformance.oracle.compare import differences
 from tj_conformance.oracle.nearness import doubled, judged
 from tj_conformance.programs.findings import FOUND
 from tj_conformance.programs.fuzz import CHUNK, collected
+from tj_conformance.programs.observations import SeenProgram, differences_seen
 from tj_conformance.programs.texts import TextProgram, run_text
 
 __all__ = [
     "REWRITTEN",
     "found",
     "generated",
+    "meaning",
     "models",
     "orders",
     "own_backwards",
+    "seen",
 ]
 
 REWRITTEN = {"lenient": True, "ignore": ("grad_fn",)}
@@ -50,6 +55,29 @@ def _run_text(program: TextProgram, jit: Jit) -> Iterator[str]:
     report = run_text(program, jit, **REWRITTEN)
     if not report.ok:
         yield f"{report}\n\n{program}"
+
+
+def seen(family: str, found: Iterable[SeenProgram]) -> Iterator[Subject]:
+    """Programs of which a caller sees more than results, over several calls."""
+    for program in found:
+        yield Subject(family, program.name, functools.partial(_seen, program), breaks=True)
+
+
+def _seen(program: SeenProgram, jit: Jit) -> Iterator[str]:
+    yield from map(str, differences_seen(program, jit))
+
+
+def meaning() -> Iterator[Subject]:
+    """Programs whose meaning is Python's."""
+    for name, script in SCRIPTS.items():
+        run = functools.partial(_meaning, script)
+        yield Subject("meaning", name, run, breaks=True)
+
+
+def _meaning(script: Script, jit: Jit) -> Iterator[str]:
+    found = agreement(script, jit)
+    if found.differences:
+        yield f"{found}\n\n{script}"
 
 
 def own_backwards(numbers: Collection[int] = range(1000)) -> Iterator[Subject]:

@@ -95,6 +95,21 @@ def small_differences(x):
     return torch.expm1(x * 1e-9) * 1e9
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(4, 8)),))
+def quotient_near_one(x):
+    return torch.atanh(x * 1e-9) * 1e9
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(4, 8)),))
+def small_part_of_a_distribution(x):
+    return torch.erf(x * 1e-9) * 1e9
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(4, 8)),))
+def square_of_a_large_number(x):
+    return torch.acosh(x.abs() * 1e30 + 1)
+
+
 @known("Inductor, found here", layouts=(product_of_a_row,))
 def zero_times_what_is_no_number(x, a, b):
     return torch.addmm(x, a, b, beta=0.0) + 1
