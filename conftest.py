@@ -45,8 +45,9 @@ SESSIONS: dict[str, tj.Session] = {}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of each function marked ``sampled(n)`` run one test in ``n``, of all ``slow`` ones a share.
 
-    One at least, each time. Hashes of names choose, and ``TJ_SAMPLE=1``, ``2`` and so on choose
-    others. All run with ``TJ_FULL=1``, with ``-k``, and of files that the command line names.
+    One at least, each time; where ``TJ_ONE_IN`` takes a share, all probes. Hashes of names
+    choose, and ``TJ_SAMPLE=1``, ``2`` and so on choose others. All run with ``TJ_FULL=1``, with
+    ``-k``, and of files that the command line names.
     """
     if config.option.keyword or os.environ.get("TJ_FULL") == "1":
         return
@@ -60,7 +61,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = [item for item in kept if item.get_closest_marker("slow") and item not in left_out]
     left_out |= set(_left_out(slow, SLOW))
     if SHARE > 1:
-        left_out |= set(_left_out([item for item in kept if item not in left_out], SHARE))
+        probes = {item for item in kept if item.get_closest_marker("probe")}
+        rest = [item for item in kept if item not in left_out | probes]
+        left_out = (left_out | set(_left_out(rest, SHARE))) - probes
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 

@@ -1,10 +1,16 @@
-"""Private names of PyTorch stand in a few adapter files: a new release breaks in one of them."""
+"""Private names of PyTorch stand in tables: a new release breaks in one of them.
+
+A table says of each name what it is used for and what is lost without it (docs/versions.md).
+"""
 
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,13 +18,20 @@ if TYPE_CHECKING:
 Distributions = Any
 
 ADAPTERS = (
-    "tj_torch/torch_private/", "tj_torch/ops/facts/python_backwards.py",
-    "tj_torch/capture/dynamo/asserts.py", "tj_torch/capture/dynamo/corrections.py",
-    "tj_distributed/adapter.py",
-    "tj_inductor/adapter/", "tj_onednn/adapter.py",
-    "tj_cudagraph/adapter.py", "tj_cudagraph/testing/recorder.py",
-    "tj_nvfuser/testing/reference.py", "tj_example_subclass/tensor.py",
+    "tj_torch/torch_private/", "tj_inductor/adapter/", "tj_onednn/names.py",
+    "tj_cudagraph/names.py", "tj_cudagraph/testing/recorder.py", "tj_distributed/adapter.py",
+    "tj_example_subclass/tensor.py",
 )  # fmt: skip
+
+TABLES = (
+    "tj_torch.capture.dynamo.features", "tj_inductor.adapter.features", "tj_onednn.names",
+    "tj_cudagraph.names", "tj_nvfuser.testing.names",
+)  # fmt: skip
+"""The modules of all tables of this tree."""
+
+NO_TABLE = ("tj_conformance", "tj_distributed", "tj_example_subclass")
+"""Packages without a table: one compares with PyTorch's inside, one is no plugin; the two names of
+tj-distributed stand in its adapter alone."""
 
 
 def private_names(file: Path) -> Iterator[str]:
@@ -47,7 +60,7 @@ def test_private_names_stand_in_the_adapters(distributions: Distributions) -> No
     wrong: dict[str, list[str]] = {}
     used = set()
     for distribution in distributions.values():
-        if distribution.package == "tj_conformance":  # it compares with PyTorch's own inside
+        if distribution.package == "tj_conformance":
             continue
         for file in distribution.files:
             path = file.relative_to(distribution.source.parent).as_posix()
@@ -58,3 +71,64 @@ def test_private_names_stand_in_the_adapters(distributions: Distributions) -> No
                 wrong[path] = names
     assert wrong == {}
     assert used == set(ADAPTERS), "each adapter is one"
+
+
+@pytest.fixture(scope="module")
+def paths() -> set[str]:
+    """Paths of all names in the tables, older and newer ones."""
+    tables = [importlib.import_module(module).TABLE for module in TABLES]
+    names = [name for table in tables for name in (*table.names.values(), *table.used())]
+    return {path for n in names for path in (n.path, *(path for _, path in n.moved))}
+
+
+def test_what_adapters_use_stands_in_a_table(distributions: Distributions, paths: set[str]) -> None:
+    wrong = [
+        f"{file.name}: {name}"
+        for distribution in distributions.values()
+        if distribution.package not in NO_TABLE
+        for file in distribution.files
+        for name in private_names(file)
+        if not any(f"{path}.".startswith(f"{name}.") for path in paths)
+    ]
+    assert wrong == []
+
+
+OF_OBJECTS = {
+    "_buffers": "of a module, beside `_parameters`",
+    "_inductor_lowering_function": "of functions that Inductor makes",
+    "_inductor_lowering_output_metadata_fn": "of functions that Inductor makes",
+    "_weakrefs": "of Dynamo's manager of guards, which has it when it is made",
+    "_codegen": "of an FX graph, which has it from its first release on",
+    "_getframe": "of Python's sys",
+    "_torchdynamo_inline": "set on tj's own functions, for Dynamo to read",
+    "_torchdynamo_orig_callable": "set on tj's own functions, for Dynamo to read",
+    "_torchdynamo_wrapper_id": "set on tj's own functions, for Dynamo to read",
+}
+"""Private members of others that no path finds, or that are not PyTorch's."""
+
+
+def test_private_members_of_pytorchs_objects_stand_in_a_table(
+    distributions: Distributions, paths: set[str]
+) -> None:
+    """A member counts as PyTorch's if no file of this tree defines one of its name."""
+    own, used = set[str](), dict[str, str]()
+    for distribution in distributions.values():
+        for file in distribution.files:
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                own |= _defined(node)
+                if isinstance(node, ast.Attribute) and distribution.package not in NO_TABLE:
+                    used.setdefault(node.attr, f"{file.name}:{node.lineno} {ast.unparse(node)}")
+    known = {part for path in paths for part in path.split(".")}
+    members = {m for m in used if m.startswith("_") and not m.startswith("__")} - own
+    assert {used[m] for m in members - known - OF_OBJECTS.keys()} == set()
+    assert members >= OF_OBJECTS.keys(), "each exception is one"
+
+
+def _defined(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return {node.id}
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return {node.attr} if ast.unparse(node.value) in ("self", "cls") else set()
+    return set()

@@ -53,8 +53,8 @@ ROOMS = {
         "plugin",
     ),
     "tj_onednn": (
-        "options", "timing", "store", "adapter", "kernels", "packing", "operands", "layers",
-        "choice", "epilogues", "executor", "freezing", "plugin",
+        "options", "availability", "timing", "store", "names", "adapter", "kernels", "packing",
+        "operands", "layers", "choice", "epilogues", "executor", "freezing", "probes", "plugin",
     ),
     "tj_nvfuser": (
         "options", "availability", "refusal", "draws", "layouts", "definition", "operations",
@@ -62,7 +62,7 @@ ROOMS = {
         "plugin",
     ),
     "tj_cudagraph": (
-        "options", "device", "adapter", "memory", "segment", "waits", "plan", "transform",
+        "options", "device", "names", "adapter", "memory", "segment", "waits", "plan", "transform",
         "dialect", "testing", "plugin",
     ),
     "tj_conformance": (

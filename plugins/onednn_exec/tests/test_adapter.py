@@ -7,18 +7,6 @@ import torch
 from tj_onednn import adapter, kernels
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-
-def test_the_operators_are_there() -> None:
-    assert adapter.unavailable() is None
-
-
-def test_without_them_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(adapter.OPERATORS, "_linear_pointwise", None)
-    assert adapter.unavailable() == "this PyTorch has no mkldnn._linear_pointwise"
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert adapter.unavailable() == "this PyTorch is built without oneDNN"
-
-
 X, W, B = torch.randn(5, 7), torch.randn(3, 7), torch.randn(3)
 STACK = torch.randn(2, 5, 7), torch.randn(2, 7, 3), torch.randn(2, 5, 3)
 

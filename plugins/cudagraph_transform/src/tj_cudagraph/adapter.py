@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tj_cudagraph.names import COPIES, TABLE, copy_all, one_by_one
+
 if TYPE_CHECKING:
     from tj_cudagraph.device import Place, Run, Tensors
 
@@ -29,6 +31,9 @@ def unavailable() -> str | None:
 class CudaGraphs:
     """The graphs of CUDA devices."""
 
+    def __init__(self) -> None:
+        self._copy = copy_all
+
     def place(self, tensor: torch.Tensor) -> Place | None:
         """See `tj_cudagraph.device.Graphs.place`."""
         if torch.cuda.is_current_stream_capturing():
@@ -37,11 +42,13 @@ class CudaGraphs:
 
     def pool(self, place: Place) -> CudaPool:
         """See `tj_cudagraph.device.Graphs.pool`."""
+        if COPIES in TABLE.lost:  # which is known when a program is compiled
+            self._copy = one_by_one
         return CudaPool(place[0])
 
     def copy(self, targets: Tensors, sources: Tensors) -> None:
-        """Copy many tensors in one launch."""
-        torch._foreach_copy_(list(targets), list(sources))
+        """Copy many tensors, in one launch if PyTorch can."""
+        self._copy(list(targets), list(sources))
 
 
 class CudaPool:

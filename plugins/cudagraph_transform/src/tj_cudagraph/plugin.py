@@ -26,15 +26,25 @@ def tj_available() -> str | None:
 
 
 @hookimpl
+def tj_lacking(cache_dir: str | None) -> str | None:
+    from tj_torch.installation import Probed
+
+    return Probed("tj-cudagraph", "tj_cudagraph").lacking(cache_dir)
+
+
+@hookimpl
 def tj_options() -> type[Any]:
     return Options
 
 
 @hookimpl
 def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
+    from tj_torch.extend import registered
+
+    from tj_cudagraph.names import TABLE
     from tj_cudagraph.waits import waits
 
-    return (waits(),)
+    return (waits(), registered(TABLE))
 
 
 @hookimpl

@@ -32,6 +32,7 @@ from tj_torch.extend import resolve
 from tj_onednn import kernels
 from tj_onednn.choice import Candidate, Choices
 from tj_onednn.layers import CONVOLUTION, LINEAR, disabled, no_images, product_in
+from tj_onednn.names import CONVOLUTIONS, lost
 from tj_onednn.operands import unfit
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _reason(call: BoundSymbol) -> str | None:
     if isinstance(out, TensorProxy) and out.dtype.name != "float32":
         return "PyTorch rounds between a layer and an activation"
     if name == CONVOLUTION:
-        return no_images(call)
+        return lost(CONVOLUTIONS) or no_images(call)
     if name == LINEAR:
         return None if product_in(call) is not None else "it is not one product of matrices"
     return None if ACTIVATIONS[name](call) is not None else "oneDNN has it not in this form"

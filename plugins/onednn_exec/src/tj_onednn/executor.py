@@ -17,6 +17,7 @@ from tj_onednn import kernels, packing
 from tj_onednn.choice import Candidate, Choices
 from tj_onednn.epilogues import epilogue_executor
 from tj_onednn.layers import CONVOLUTION, LINEAR, NO_PRODUCT, disabled, no_images, product_in
+from tj_onednn.names import PACKED, look, lost
 from tj_onednn.operands import factors, tensors_of, unfit
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class PackedExecutor(Executor):
 
 def onednn_executors(options: Options) -> tuple[Executor, ...]:
     """Make the executors, in the order in which they are asked."""
+    look()
     products = _Products(options, Choices(options))
     plain = products.executor()
     packed = (_packed(products),) if options.freeze else ()
@@ -147,7 +149,7 @@ def _unfrozen(call: BoundSymbol) -> str | None:
     """Reason why the weight of a layer cannot be packed; None if it can."""
     weight = call.args[1] if len(call.args) > 1 else None
     if isinstance(weight, TensorProxy) and FROZEN in weight.tags:
-        return None
+        return lost(PACKED)
     return "its weight is not a frozen input of the program"
 
 

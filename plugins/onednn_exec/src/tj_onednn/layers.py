@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tj_onednn.names import PRODUCTS, lost
 from tj_onednn.operands import tensors_of
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ def product_in(call: BoundSymbol) -> BoundSymbol | None:
 
 
 def disabled() -> str | None:
-    """Reason why all products are PyTorch's under the current settings, or None."""
+    """Reason why all products are PyTorch's, such as the current settings, or None."""
     if not torch.backends.mkldnn.enabled:  # a guard of every program with a product
         return "torch.backends.mkldnn.enabled is false"
     if torch.get_float32_matmul_precision() != "highest":
         return "set_float32_matmul_precision has chosen PyTorch's kernels for it"
-    return None
+    return lost(PRODUCTS)
 
 
 def no_images(call: BoundSymbol) -> str | None:

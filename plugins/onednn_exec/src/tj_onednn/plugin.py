@@ -11,7 +11,7 @@ from tj_core.extend import hookimpl
 from tj_onednn.options import Options
 
 if TYPE_CHECKING:
-    from tj_core.extend import Executor, Tag, Transform
+    from tj_core.extend import Executor, RuleTable, Tag, Transform
 
 TJ_PLUGIN_API = 1
 
@@ -24,9 +24,25 @@ def tj_available() -> str | None:
 
     if not importlib.util.find_spec("torch"):
         return "torch is not installed"
-    from tj_onednn.adapter import unavailable
+    from tj_onednn.availability import unavailable
 
     return unavailable()
+
+
+@hookimpl
+def tj_lacking(cache_dir: str | None) -> str | None:
+    from tj_torch.installation import Probed
+
+    return Probed("tj-onednn", "tj_onednn").lacking(cache_dir)
+
+
+@hookimpl
+def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
+    from tj_torch.extend import registered
+
+    from tj_onednn.names import TABLE
+
+    return (registered(TABLE),)
 
 
 @hookimpl

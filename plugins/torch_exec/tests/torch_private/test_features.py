@@ -20,6 +20,7 @@ import torch
 from tj_torch.capture import eager_probe, lost
 from tj_torch.capture.dynamo import features, patches
 from tj_torch.capture.dynamo.features import FEATURES, TABLE
+from tj_torch.capture.dynamo.foundations import FOUNDATIONS
 from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.torch_private import dynamo
 from tj_torch.torch_private.features import Correction, Needs, apply_features, missing
@@ -28,6 +29,7 @@ from torch import nn
 
 BY_NAME = {f.name: f for f in FEATURES}
 PROBED = [f.name for f in FEATURES if f.probe is not None]
+CORRECTED = [name for name in PROBED if BY_NAME[name] not in FOUNDATIONS]
 
 RIGHT_ALONE = {
     "capture": "it is all the others together",
@@ -61,6 +63,7 @@ def nothing_is_known() -> Iterator[None]:
     dynamo.forget()
 
 
+@pytest.mark.probe
 @pytest.mark.parametrize("name", PROBED)
 def test_a_probe_passes(name: str) -> None:
     probe = BY_NAME[name].probe
@@ -69,7 +72,7 @@ def test_a_probe_passes(name: str) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", PROBED)
+@pytest.mark.parametrize("name", CORRECTED)
 def test_a_probe_finds_that_a_feature_has_no_effect(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +97,7 @@ def test_programs_that_need_a_lost_feature_run_as_they_are(name: str) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", PROBED)
+@pytest.mark.parametrize("name", CORRECTED)
 def test_a_feature_works_where_pytorch_has_compiled_before(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,7 +230,8 @@ def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
     return gradients[0] if len(gradients) == 1 else tuple(gradients)
 
 
-Compiled._backward_cls.__call__ = _called  # type: ignore[method-assign]
+if node := getattr(Compiled, "_backward_cls", None):
+    node.__call__ = _called
 
 
 def _free(ctx: Any, plan: _Plan) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tj_core.extend import Dialect, RuleTable, Transform, hookimpl
+from tj_torch.extend import registered
 
 from tj_cudagraph.dialect import dialect
+from tj_cudagraph.names import TABLE
 from tj_cudagraph.options import Options
 from tj_cudagraph.segment import Segments
 from tj_cudagraph.testing.recorder import Recorder
@@ -31,8 +33,8 @@ class RecorderPlugin:
 
     @hookimpl
     def tj_rule_tables(self) -> tuple[RuleTable[Any], ...]:
-        """Rule table of tj-cudagraph."""
-        return (waits(),)
+        """Rule tables of tj-cudagraph."""
+        return (waits(), registered(TABLE))
 
     @hookimpl
     def tj_dialects(self, options: Options) -> tuple[Dialect, ...]:

@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType, ref
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tj_cudagraph.names import tree_leaves, tree_map_only
 
 if TYPE_CHECKING:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
     from tj_cudagraph.device import Place, Run, Tensors
+else:
+    from tj_cudagraph.names import TorchDispatchMode
 
 __all__ = ["Recorder", "RecorderPool"]
 

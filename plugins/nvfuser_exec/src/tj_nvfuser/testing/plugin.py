@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import Executor, Transform, hookimpl
+from tj_core.extend import Executor, RuleTable, Transform, hookimpl
+from tj_torch.extend import registered
 
 from tj_nvfuser.executor import nvfuser_executor
 from tj_nvfuser.options import Options
 from tj_nvfuser.random import own_numbers
+from tj_nvfuser.testing.names import TABLE
 from tj_nvfuser.testing.reference import Reference
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ class ReferencePlugin:
     def tj_options(self) -> type[Any]:
         """Options of tj-nvfuser."""
         return Options
+
+    @hookimpl
+    def tj_rule_tables(self) -> tuple[RuleTable[Any], ...]:
+        """The private names of the reference."""
+        return (registered(TABLE),)
 
     @hookimpl
     def tj_executors(self, options: Options) -> tuple[Executor, ...]:

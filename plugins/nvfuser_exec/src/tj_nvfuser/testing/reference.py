@@ -15,6 +15,7 @@ import torch
 from tj_core.extend import Device, define
 
 from tj_nvfuser.definition import DTYPES
+from tj_nvfuser.testing.names import attention, attention_backward, scaled_product
 
 if TYPE_CHECKING:
     from tj_nvfuser.bindings import Run
@@ -389,7 +390,7 @@ class Operations:
         dtype: torch.dtype,
     ) -> tuple[Tensor, None, None]:
         require(scale_a.dtype is scale_b.dtype is torch.float32, "scales are in float32")
-        product = torch._scaled_mm(a, b, scale_a, scale_b, bias=bias, out_dtype=dtype)
+        product = scaled_product(a, b, scale_a, scale_b, bias=bias, out_dtype=dtype)
         return product, None, None
 
     # -------------------------------------------------------------------- attention
@@ -405,9 +406,7 @@ class Operations:
         scale: float | None,
     ) -> tuple[Tensor, ...]:
         attends(query, key, value)
-        out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, dropout_p, is_causal, scale=scale
-        )
+        out, sums = attention(query, key, value, dropout_p, is_causal, scale=scale)
         seed = torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64)
         return out, sums, *seed
 
@@ -429,9 +428,7 @@ class Operations:
         attends(query, key, value)
         require(philox_seed.shape == (2,) and philox_offset.shape == (), "no state of a generator")
         given = grad, query, key, value, out, sums, dropout_p, is_causal
-        found: tuple[Tensor, ...] = (
-            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, scale=scale)
-        )
+        found: tuple[Tensor, ...] = attention_backward(*given, scale=scale)
         return found
 
 

@@ -20,7 +20,7 @@ import torch
 if TYPE_CHECKING:
     from tj_torch.torch_private.tables import Probe
 
-__all__ = ["equal_to_eager", "jitted", "scope_of"]
+__all__ = ["captured_whole", "equal_to_eager", "jitted", "scope_of"]
 
 _serial = itertools.count()
 
@@ -43,6 +43,17 @@ def equal_to_eager(
             assert a == b, f"{call} is {b}, in eager {a}"
 
     return probe
+
+
+def captured_whole(text: str, call: str) -> None:
+    """See that ``call`` of ``f`` is eager's, and that the program is captured as a whole."""
+    equal_to_eager(text, call)()
+    with scope_of(text) as scope, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scope["f"] = program = jitted(scope["f"], tj.Session(["torch"]))
+        eval(call, scope)
+        fallbacks = [fallback.reason for fallback in tj.stats(program).fallbacks]
+        assert not fallbacks, fallbacks[0]
 
 
 def _outcomes(text: str, calls: tuple[str, ...], session: tj.Session | None) -> list[Any]:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core import jit
 from tj_core.extend import Frontend, Jitted, TjError
 
+from tj_torch.capture.dynamo.foundations import essential_missing
 from tj_torch.dispatch.autocast import autocasting
 from tj_torch.dispatch.compiler import GraphCompiler
-from tj_torch.dispatch.dispatcher import Dispatcher
+from tj_torch.dispatch.dispatcher import Dispatcher, Programs
 from tj_torch.dispatch.dynamo import DynamoPrograms
+from tj_torch.dispatch.eager import Uncompiled
 from tj_torch.dispatch.function import wrap_function
 from tj_torch.dispatch.fx import FxPrograms, graph_module, is_exported
 from tj_torch.dispatch.module import wrap_module
 from tj_torch.dispatch.wrappers import MODULE_WRAPPERS, inner_attribute, wrap_around
 from tj_torch.ops.service import TorchDialects
+
+if TYPE_CHECKING:
+    from tj_torch.dispatch.module import Dispatching
 
 __all__ = ["frontends"]
 
@@ -42,7 +48,7 @@ def _fx(program: Any, jitted: Jitted) -> Any:
     kept = {k: jitted.arguments[k] for k in ("executors", "transforms", "autocast", "dynamic")}
     jitted.again = lambda other: jit(other, frontend="fx", session=jitted.session, **kept)
     jitted.arguments = {**jitted.arguments, "frontend": "fx"}
-    dispatcher = autocasting(Dispatcher(jitted, _compiler(jitted), FxPrograms(module)))
+    dispatcher = autocasting(_dispatching(module, jitted, lambda: FxPrograms(module)))
     return wrap_module(module, dispatcher, {"recompile": _recompile})
 
 
@@ -58,12 +64,18 @@ def _wrap(whole: bool, probe: bool, fn: Any, jitted: Jitted) -> Any:
             hint='tj.jit(program, frontend="fx"), or tj.jit(program.module(), ...)',
         )
     attribute = inner_attribute(fn, jitted.session.tables[MODULE_WRAPPERS])
-    programs = DynamoPrograms(fn if attribute is None else getattr(fn, attribute), whole)
-    made = autocasting(Dispatcher(jitted, _compiler(jitted, probe), programs))
+    inner = fn if attribute is None else getattr(fn, attribute)
+    made = autocasting(_dispatching(inner, jitted, lambda: DynamoPrograms(inner, whole), probe))
     if attribute is not None:
         return wrap_around(fn, attribute, made)
     return wrap_module(fn, made) if isinstance(fn, torch.nn.Module) else wrap_function(fn, made)
 
 
-def _compiler(jitted: Jitted, probe: bool = False) -> GraphCompiler:
-    return GraphCompiler(jitted, TorchDialects.of(jitted.session), probe)
+def _dispatching(
+    fn: Any, jitted: Jitted, programs: Callable[[], Programs[Any]], probe: bool = False
+) -> Dispatching:
+    """Dispatcher of ``fn``; in a PyTorch that tj cannot use, one that runs ``fn`` itself."""
+    if error := essential_missing():
+        return Uncompiled(jitted, fn, error)
+    compiler = GraphCompiler(jitted, TorchDialects.of(jitted.session), probe)
+    return Dispatcher(jitted, compiler, programs())

@@ -350,7 +350,7 @@ def _with_hooks(state: FxPrograms) -> Callable[..., Any]:
         type(cls.__name__, (cls,), {"forward": staticmethod(state.unhooked)})
     )
     object.__setattr__(shim, "__dict__", state.module.__dict__)
-    call: Callable[..., Any] = shim._call_impl
+    call: Callable[..., Any] = getattr(shim, "_call_impl", shim)
     return call
 
 

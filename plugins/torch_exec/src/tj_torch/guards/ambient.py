@@ -16,7 +16,7 @@ from tj_torch.torch_private.runtime import (
     dispatch_modes,
     forward_level,
     function_modes,
-    functorch,
+    peek_interpreter_stack,
     pytree,
     tracing_state,
 )
@@ -44,7 +44,7 @@ def ambient_mode() -> str | None:
     mode other than a default device, export, jit tracing and forward-mode AD all change what
     operations do; a program captured outside of them would not.
     """
-    if functorch.peek_interpreter_stack() is not None:
+    if peek_interpreter_stack() is not None:
         return "a torch.func transform"
     if dispatch_mode() is not None:
         return "a dispatch mode"
@@ -92,7 +92,7 @@ def ambient_check() -> Callable[[], bool]:
     from tj_torch.torch_private.dynamo import GlobalStateGuard
 
     state = GlobalStateGuard().check
-    duals, interpreter = torch.autograd.forward_ad, functorch.peek_interpreter_stack
+    duals, interpreter = torch.autograd.forward_ad, peek_interpreter_stack
     functions, modes, tracing = function_modes, dispatch_modes, tracing_state
     inference, expected = torch.is_inference_mode_enabled, torch.is_inference_mode_enabled()
     devices = device_modes()

@@ -27,16 +27,18 @@ from tj_torch.torch_private.runtime import (
     dispatch_mode_stack,
     forward_level,
     function_mode_stack,
-    functorch,
     leave_levels,
+    let_writes_change_requires_grad,
+    level_depth,
     set_dispatch_mode_stack,
     set_forward_gradients,
     set_function_mode_stack,
     set_gradients,
     takes_forward_gradients,
+    writes_may_change_requires_grad,
 )
 
-__all__ = ["FACTS", "Fact", "Observer", "changes", "kept", "observe", "snapshot"]
+__all__ = ["FACTS", "Fact", "Observer", "changes", "kept", "observe", "restore", "snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def _restore_filters(found: list[Any]) -> None:
 
 
 FACTS = (
-    Fact("levels of torch.func", functorch.get_dynamic_layer_stack_depth, leave_levels),
+    Fact("levels of torch.func", level_depth, leave_levels),
     Fact("level of forward-mode AD", forward_level, _leave_dual_levels),
     Fact("dispatch modes", dispatch_mode_stack, set_dispatch_mode_stack),
     Fact("function modes", function_mode_stack, set_function_mode_stack),
@@ -129,8 +131,8 @@ FACTS = (
     Fact("hooks on saved tensors", disabled_hooks_message, allow_saved_tensors_hooks),
     Fact(
         "writes that change requires_grad",
-        functorch.get_inplace_requires_grad_allowed,
-        functorch.set_inplace_requires_grad_allowed,
+        writes_may_change_requires_grad,
+        let_writes_change_requires_grad,
     ),
     Fact("autocast", _autocast, _set_autocast),
     Fact("default data type", torch.get_default_dtype, torch.set_default_dtype),
@@ -188,10 +190,16 @@ def kept() -> Iterator[None]:
             _set_back(found)
 
 
-def _set_back(found: tuple[Any, ...]) -> None:
+def restore(found: tuple[Any, ...]) -> tuple[str, ...]:
+    """Set back what differs from the snapshot ``found``, but dispatch keys; return the names."""
     changed = changes(found)
     for fact, value in zip(FACTS, found, strict=False):
         if fact.name in changed:
             fact.restore(value)
+    return changed
+
+
+def _set_back(found: tuple[Any, ...]) -> None:
+    changed = restore(found)
     for observer in _observers if changed else ():
         observer(changed)

@@ -11,10 +11,12 @@ from tj_torch.torch_private.runtime import (
     allow_saved_tensors_hooks,
     disabled_hooks_message,
     forward_level,
-    functorch,
     leave_levels,
+    let_writes_change_requires_grad,
+    level_depth,
     set_forward_gradients,
     takes_forward_gradients,
+    writes_may_change_requires_grad,
 )
 
 __all__ = ["transformed"]
@@ -26,10 +28,10 @@ def transformed(body: Callable[..., Any], /, *args: Any) -> Any:
     If it raises, its levels are left here, as the context managers of `torch.func` do, and the
     error propagates.
     """
-    depth = functorch.get_dynamic_layer_stack_depth()
+    depth = level_depth()
     dual = forward_level()
     forward = takes_forward_gradients()
-    allowed = functorch.get_inplace_requires_grad_allowed()
+    allowed = writes_may_change_requires_grad()
     message = disabled_hooks_message()
     try:
         return body(*args)
@@ -37,7 +39,7 @@ def transformed(body: Callable[..., Any], /, *args: Any) -> Any:
         while forward_level() > dual:
             forward_ad.exit_dual_level()
         leave_levels(depth)
-        functorch.set_inplace_requires_grad_allowed(allowed)
+        let_writes_change_requires_grad(allowed)
         set_forward_gradients(forward)
         allow_saved_tensors_hooks(message)
         raise

@@ -12,6 +12,11 @@ from tj_torch.torch_private.lookup import Name, finder, names_in
 __all__ = ["NAMES", "forget"]
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
+    "torch": {
+        "_assert": ("know assertions on tensors", "errors of data"),
+        "_assert_async": ("know assertions that Dynamo makes", "errors of data"),
+        "_foreach_lerp_": ("have it recorded as it is", "calls as they are"),
+    },
     "torch._C._dynamo.eval_frame": {
         "set_code_exec_strategy": ("run frames of tj's own code as they are",),
         "set_eval_frame": ("take PyTorch's hook off while a program is captured",),
@@ -22,9 +27,6 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._decomp": {
         "decompositions": ("replace the formula of an LSTM's layer", "states of an LSTM"),
-    },
-    "torch._C._functorch": {
-        "peek_interpreter_stack": ("see that a transform of torch.func is on",),
     },
     "torch._guards": {"TracingContext": ("have guards collected",)},
     "torch.nn.modules.activation": {
@@ -37,12 +39,13 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "convert_frame": ("capture a whole program, one at a time",),
         "exc": ("break a graph, and know why Dynamo broke one",),
         "guards": ("replace how guards are built",),
+        "symbolic_convert._import_module": ("forget which modules were found",
+                                            "globals of functions"),
         "symbolic_convert": (
             "replace how instructions run",
             "errors of data",
             "globals of functions",
         ),
-        "trace_rules": ("leave files to Python",),
         "types": ("answer PyTorch's hook",),
         "utils": ("see the calls that a graph gets", "errors of data", "sizes that are mapped"),
     },
@@ -73,6 +76,12 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._dynamo.symbolic_convert": {
         "InstructionTranslator": ("know where in the program Dynamo is",),
         "InstructionTranslatorBase": ("look at each function that is captured",),
+    },
+    "torch._dynamo.trace_rules": {
+        "FORCE_SKIP_FILES": ("leave tj's own files to Python",),
+        "SKIP_DIRS": ("leave generated programs to Python",),
+        "_allowed_callable_ids": ("record calls of tj's functions",),
+        "_recompile_re": ("leave generated programs to Python",),
     },
     "torch._dynamo.types": {
         "FrameAction": ("answer PyTorch's hook: run as it is",),
@@ -156,6 +165,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "TensorVariable": ("replace attributes and methods of tensors",),
     },
     "torch._dynamo.variables.torch": {
+        "TorchInGraphFunctionVariable._get_handlers": ("have calls recorded as they are",
+                                                       "calls as they are", "errors of data"),
         "TorchInGraphFunctionVariable": ("have calls recorded as they are", "calls as they are",
                                          "errors of data"),
         "tracing_state_functions": ("say that nothing is traced", "fast paths of attention"),
@@ -176,6 +187,12 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
 """The uses of the names in each module, as PyTorch 2.10 has them; some are modules themselves."""
 
 NAMES = {
+    "HashableTracker": Name(
+        "torch._dynamo.variables.dicts.ConstDictVariable._HashableTracker",
+        "know a key of a dict",
+        ("missing keys",),
+        moved=(("2.12", "torch._dynamo.variables.hashable.HashableTracker"),),
+    ),
     "dynamo": Name("torch._dynamo", "configure, reset and enter Dynamo", ("capture",)),
     "object_protocol": Name(
         "torch._dynamo.variables.object_protocol",

@@ -23,6 +23,9 @@ class MissingNameError(CaptureError):
         self.path = path
 
 
+_NOTHING: Any = object()
+
+
 @dataclass(frozen=True, slots=True)
 class Name:
     """A private name of PyTorch: its path, a clause on its use, the features that need it.
@@ -62,6 +65,7 @@ def names_in(
     moved: Mapping[str, tuple[tuple[str, str], ...]] | None = None,
     *,
     feature: str = "",
+    called: Mapping[str, str] | None = None,
 ) -> dict[str, Name]:
     """Names by what they are called, from the uses of those in each module.
 
@@ -69,9 +73,12 @@ def names_in(
 
     :param moved: newer paths of some names, each with the version that moved it.
     :param feature: what needs the names whose use says nothing of features.
+    :param called: what some names are called, where that is not as PyTorch does.
     """
     return {
-        name: Name(f"{module}.{name}", use, features or (feature,), (moved or {}).get(name, ()))
+        (called or {}).get(name, name): Name(
+            f"{module}.{name}", use, features or (feature,), (moved or {}).get(name, ())
+        )
         for module, uses in modules.items()
         for name, (use, *rest) in uses.items()
         for features in (tuple(rest),)
@@ -83,34 +90,62 @@ def find(path: str) -> Any:
 
     :raises MissingNameError: if there is none.
     """
-    rest: list[str] = []
-    module = path
-    while not _imported(module):
-        module, _, last = module.rpartition(".")
-        rest.insert(0, last)
-        if not module:
-            raise MissingNameError(path)
-    found: Any = sys.modules[module]
-    for part in rest:
-        if not hasattr(found, part):
-            raise MissingNameError(path)
-        found = getattr(found, part)
-    return found
+    names = path.split(".")
+    for most in (lambda module: module in sys.modules, _imported):  # what is imported is quick
+        end = len(names)
+        while end and not most(".".join(names[:end])):
+            end -= 1
+        if end:
+            found: Any = sys.modules[".".join(names[:end])]
+            for name in names[end:]:
+                found = getattr(found, name, _NOTHING)
+            if found is not _NOTHING:
+                return found
+    raise MissingNameError(path)
 
 
-def finder(scope: dict[str, Any], names: Mapping[str, Name]) -> Callable[[str], Any]:
+def finder(
+    scope: dict[str, Any], names: Mapping[str, Name], stand_ins: Mapping[str, Any] | None = None
+) -> Callable[[str], Any]:
     """A module's ``__getattr__`` that finds ``names`` once, and keeps them in it.
 
     :param scope: the module's globals.
+    :param stand_ins: what serves for missing names; with it, any other missing name is a class
+        that raises `MissingNameError` where it is used, instead of where it is imported.
     """
 
     def getattribute(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {scope['__name__']!r} has no attribute {name!r}")
-        scope[name] = found = names[name].find()
+        try:
+            found = names[name].find()
+        except MissingNameError as error:
+            if stand_ins is None:
+                raise
+            found = stand_ins[name] if name in stand_ins else _lacking(error.path)
+        scope[name] = found
         return found
 
     return getattribute
+
+
+class _Lacking(type):
+    """The class of stand-ins: classes of which nothing is an instance, and that make none."""
+
+    path: str
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise MissingNameError(cls.path)
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__") or "path" not in vars(cls):  # of a class that derives from it
+            raise AttributeError(name)
+        raise MissingNameError(cls.path)
+
+
+def _lacking(path: str) -> Any:
+    """A stand-in for the missing name at ``path``, which other classes may derive from."""
+    return _Lacking("Lacking", (), {"path": path})
 
 
 def forget(scope: dict[str, Any], names: Mapping[str, Name]) -> None:

@@ -1,7 +1,7 @@
-"""Every private PyTorch name that expansions rely on, and nothing else.
+"""Uses of private names of PyTorch by expansions; the names are in the tables beside this.
 
-Names are looked up when used, so that a PyTorch that lacks one can still be imported, and what
-breaks with a new release breaks here.
+Those of fake tensors and symbols are found when they are first used, since PyTorch takes long to
+import them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,44 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from torch._library.custom_ops import CustomOpDef
+from tj_torch.torch_private.eager import (
+    TENSOR_BASE,
+    BackwardCFunction,
+    CreationMeta,
+    DispatchKey,
+    DispatchKeySet,
+    _device_constructors,
+    _disable_functionalization,
+    _DisableAutocast,
+    _disabled_torch_function_impl,
+    _enable_functionalization,
+    _ExcludeDispatchKeyGuard,
+    _from_functional_tensor,
+    _functionalize_has_data_mutation,
+    _functionalize_has_metadata_mutation,
+    _functionalize_sync,
+    _get_creation_meta,
+    _IncludeDispatchKeyGuard,
+    _is_functional_tensor,
+    _nn,
+    _pop_saved_tensors_default_hooks,
+    _push_saved_tensors_default_hooks,
+    _saved_tensors_hooks_is_enabled,
+    _select_conv_backend,
+    _set_conj,
+    _set_neg,
+    _set_throw_on_mutable_data_ptr,
+    _SetExcludeDispatchKeyGuard,
+    _to_functional_tensor,
+    _top_saved_tensors_default_hooks,
+    _VariableFunctions,
+    asserted_number,
+)
+from tj_torch.torch_private.lookup import MissingNameError, find
 
 __all__ = [
     "ASSERTED_NUMBER",
@@ -42,7 +74,6 @@ __all__ = [
     "is_fake",
     "is_input_check",
     "is_known",
-    "make_effectful",
     "memory_format",
     "metadata_mutated",
     "no_autocast",
@@ -60,15 +91,16 @@ __all__ = [
 ]
 
 
-ASSERTED_NUMBER = torch.ops.aten._assert_scalar.default
+ASSERTED_NUMBER = asserted_number
 """The assertion of a graph on numbers that depend on data."""
 
 
 def memory_format(tensor: torch.Tensor) -> torch.memory_format:
     """The memory format that kernels take the strides of ``tensor`` for."""
-    from torch._prims_common import suggest_memory_format
+    from tj_torch.torch_private.shapes import suggest_memory_format
 
-    return suggest_memory_format(tensor)
+    found: torch.memory_format = suggest_memory_format(tensor)
+    return found
 
 
 def convolution_backend(args: tuple[Any, ...]) -> str:
@@ -77,8 +109,6 @@ def convolution_backend(args: tuple[Any, ...]) -> str:
     ``args`` are the operator's: the tangent, the input, the weight, the bias's sizes and the rest.
     Of fake tensors PyTorch only says that another device does.
     """
-    from torch._C import _select_conv_backend
-
     _, x, weight, bias_sizes, *how = args[:10]
     given = (torch.empty(1, dtype=t.dtype).expand(t.shape) for t in (x, weight))
     return str(_select_conv_backend(*given, None, *how, bias_sizes).name)
@@ -86,26 +116,27 @@ def convolution_backend(args: tuple[Any, ...]) -> str:
 
 def is_known(truth: Any) -> bool:
     """Tell whether a number with symbols is true for all their values, with no guard."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
+    from tj_torch.torch_private.shapes import statically_known_true
 
-    return statically_known_true(truth)
+    return bool(statically_known_true(truth))
 
 
 def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A fake tensor on ``device`` with the metadata of ``meta``, made without dispatching."""
-    from torch._subclasses.fake_tensor import FakeTensor
+    from tj_torch.torch_private.shapes import FakeTensor
 
-    return FakeTensor(mode, meta, device)
+    made: torch.Tensor = FakeTensor(mode, meta, device)
+    return made
 
 
 def disabled_torch_function() -> Any:
     """The ``__torch_function__`` of subclasses that leave PyTorch's functions alone."""
-    return torch._C._disabled_torch_function_impl
+    return _disabled_torch_function_impl
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
     """Test for a fake tensor."""
-    from torch._subclasses.fake_tensor import FakeTensor
+    from tj_torch.torch_private.shapes import FakeTensor
 
     return isinstance(tensor, FakeTensor)
 
@@ -121,15 +152,20 @@ def fake_reason(error: BaseException) -> str | None:
     They lack data, which the function's Python code or an operator's kernel asks for, or they
     lack a kernel.
     """
-    from torch._subclasses import fake_tensor
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+    from tj_torch.torch_private.shapes import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        GuardOnDataDependentSymNode,
+        UnsupportedFakeTensorException,
+        UnsupportedOperatorException,
+    )
 
     detail = str(error).partition("\n")[0]
     reasons = {
-        fake_tensor.DataDependentOutputException: "a value depends on data",
-        fake_tensor.DynamicOutputShapeException: "a shape depends on data",
-        fake_tensor.UnsupportedFakeTensorException: "fake tensors do not support this",
-        fake_tensor.UnsupportedOperatorException: "an operator has no fake kernel",
+        DataDependentOutputException: "a value depends on data",
+        DynamicOutputShapeException: "a shape depends on data",
+        UnsupportedFakeTensorException: "fake tensors do not support this",
+        UnsupportedOperatorException: "an operator has no fake kernel",
         GuardOnDataDependentSymNode: "a value depends on data",
     }
     if type(error) in reasons:
@@ -149,9 +185,8 @@ def guarded_object(value: Any) -> Any:
     Dynamo guards what makes two of these equal, so that one stands for all that come later.
     """
     try:
-        from torch._library.fake_class_registry import FakeScriptObject
-        from torch._library.opaque_object import get_opaque_obj_info
-    except ImportError:  # before PyTorch 2.11
+        from tj_torch.torch_private.shapes import FakeScriptObject, get_opaque_obj_info
+    except MissingNameError:  # before PyTorch 2.11
         return None
 
     found = value.real_obj if isinstance(value, FakeScriptObject) else value
@@ -161,29 +196,32 @@ def guarded_object(value: Any) -> Any:
 
 def data_dependent() -> tuple[type[Exception], ...]:
     """Errors raised where sizes or numbers depend on data and the mode has no symbols for them."""
-    from torch._subclasses import fake_tensor
+    from tj_torch.torch_private.shapes import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+    )
 
-    return (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+    return (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @contextlib.contextmanager
 def functionalization() -> Iterator[None]:
     """Operators on wrapped tensors run as functional operators while this is entered."""
-    torch._enable_functionalization(reapply_views=True)
+    _enable_functionalization(reapply_views=True)
     try:
         yield
     finally:
-        torch._disable_functionalization()
+        _disable_functionalization()
 
 
 @contextlib.contextmanager
 def paused_functionalization() -> Iterator[None]:
     """Inside of `functionalization`, operators run as they are while this is entered."""
-    torch._disable_functionalization()
+    _disable_functionalization()
     try:
         yield
     finally:
-        torch._enable_functionalization(reapply_views=True)
+        _enable_functionalization(reapply_views=True)
 
 
 @contextlib.contextmanager
@@ -192,8 +230,8 @@ def functionalization_below_subclasses() -> Iterator[None]:
 
     PyTorch leaves functionalization out inside of ``__torch_dispatch__``.
     """
-    key = torch._C.DispatchKey.Functionalize
-    outside = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+    key = DispatchKey.Functionalize
+    outside = _ExcludeDispatchKeyGuard(DispatchKeySet(key))
     with functionalization(), outside:
         yield
 
@@ -201,10 +239,10 @@ def functionalization_below_subclasses() -> Iterator[None]:
 @contextlib.contextmanager
 def functionalized_again() -> Iterator[None]:
     """Inside of `functionalization_below_subclasses`, operators are functional."""
-    key = torch._C.DispatchKey.Functionalize
+    key = DispatchKey.Functionalize
     with (
-        torch._C._SetExcludeDispatchKeyGuard(key, False),
-        torch._C._IncludeDispatchKeyGuard(key),
+        _SetExcludeDispatchKeyGuard(key, False),
+        _IncludeDispatchKeyGuard(key),
     ):
         yield
 
@@ -226,33 +264,35 @@ def quiet() -> Iterator[None]:
 
 def python_functions(name: str) -> list[Callable[..., Any]]:
     """The functions that PyTorch generates in C++ for operators called ``name``, methods last."""
-    homes = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+    homes = (_VariableFunctions, _nn, TENSOR_BASE)
     return [getattr(home, name) for home in homes if hasattr(home, name)]
 
 
 def functionalized(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor that holds ``tensor`` as its current value."""
-    return torch._to_functional_tensor(tensor)
+    made: torch.Tensor = _to_functional_tensor(tensor)
+    return made
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """The current value of a functionalized tensor; any other tensor itself."""
-    if not torch._is_functional_tensor(tensor):
+    if not _is_functional_tensor(tensor):
         return tensor
-    torch._functionalize_sync(tensor)
-    return torch._from_functional_tensor(tensor)
+    _functionalize_sync(tensor)
+    value: torch.Tensor = _from_functional_tensor(tensor)
+    return value
 
 
 def data_mutated(tensor: torch.Tensor) -> bool:
     """Test for a functionalized tensor whose elements have been written."""
-    return bool(torch._functionalize_has_data_mutation(tensor))  # type: ignore[attr-defined]
+    return bool(_functionalize_has_data_mutation(tensor))
 
 
 def metadata_mutated(tensor: torch.Tensor) -> bool:
     """Test for a functionalized tensor whose sizes or strides were changed in place."""
-    if not torch._is_functional_tensor(tensor):
+    if not _is_functional_tensor(tensor):
         return False
-    return bool(torch._functionalize_has_metadata_mutation(tensor))
+    return bool(_functionalize_has_metadata_mutation(tensor))
 
 
 def storage_id(tensor: torch.Tensor) -> int:
@@ -291,29 +331,28 @@ def survives_writes(tensor: torch.Tensor) -> bool:
     """Test if autograd allows uses of the tensor after a write to its memory."""
     if tensor._base is None:
         return True
-    autograd: Any = torch._C._autograd
-    return bool(autograd._get_creation_meta(tensor) == autograd.CreationMeta.DEFAULT)
+    return bool(_get_creation_meta(tensor) == CreationMeta.DEFAULT)
 
 
 def deny_data_pointer(tensor: torch.Tensor) -> None:
     """Let reading the tensor's address raise instead of giving zero."""
-    torch._C._set_throw_on_mutable_data_ptr(tensor)
+    _set_throw_on_mutable_data_ptr(tensor)
 
 
 def set_conj(tensor: torch.Tensor) -> None:
     """Set the tensor's conjugate bit."""
-    torch._C._set_conj(tensor, True)
+    _set_conj(tensor, True)
 
 
 def set_neg(tensor: torch.Tensor) -> None:
     """Set the tensor's negative bit."""
-    torch._C._set_neg(tensor, True)
+    _set_neg(tensor, True)
 
 
 @contextlib.contextmanager
 def python_dispatcher(enabled: bool) -> Iterator[None]:
     """Use PyTorch's decompositions written in Python while this is entered, if ``enabled``."""
-    from torch._dispatch.python import enable_python_dispatcher
+    from tj_torch.torch_private.shapes import enable_python_dispatcher
 
     # PyTorch's own context begins when it is made, not when it is entered.
     with enable_python_dispatcher() if enabled else contextlib.nullcontext():
@@ -322,18 +361,16 @@ def python_dispatcher(enabled: bool) -> Iterator[None]:
 
 def no_autocast() -> Any:
     """A context without any autocast, whatever is ambient."""
-    return torch._C._DisableAutocast()
+    return _DisableAutocast()
 
 
-def autograd_function_node() -> type:
+def autograd_function_node() -> Any:
     """The base class of graph nodes that belong to an ``autograd.Function``."""
-    return torch.autograd.function.BackwardCFunction
+    return BackwardCFunction
 
 
 def factories() -> Any:
     """PyTorch's functions that make tensors out of none, as a set."""
-    from torch.utils._device import _device_constructors
-
     return _device_constructors()
 
 
@@ -342,29 +379,21 @@ def is_input_check(module: torch.nn.Module) -> bool:
     return type(module).__name__ == "GuardsFn" and type(module).__module__ == "torch.export._unlift"
 
 
-def make_effectful(op: CustomOpDef) -> None:
-    """Tell PyTorch's compilers that calls of ``op`` keep their order, though it returns values."""
-    from torch.library import EffectType, _register_effectful_op
-
-    _register_effectful_op(op._opoverload, EffectType.ORDERED)
-
-
 @contextlib.contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
     """No hook sees what is saved inside."""
-    hooks: Any = torch._C._autograd
     found = []
-    while hooks._saved_tensors_hooks_is_enabled():
-        pair = hooks._top_saved_tensors_default_hooks(False)
+    while _saved_tensors_hooks_is_enabled():
+        pair = _top_saved_tensors_default_hooks(False)
         if pair is None:
             break
         found.append(pair)
-        hooks._pop_saved_tensors_default_hooks()
+        _pop_saved_tensors_default_hooks()
     try:
         yield
     finally:
         for pair in reversed(found):
-            hooks._push_saved_tensors_default_hooks(*pair)
+            _push_saved_tensors_default_hooks(*pair)
 
 
 @contextlib.contextmanager
@@ -377,7 +406,7 @@ def same_masks() -> Iterator[Callable[[], bool]]:
     if module is None:
         yield lambda: False
         return
-    kind, found = module.MaskBuffer, dict[int, tuple[Any, Any, int]]()
+    kind, found = find(f"{module.__name__}.MaskBuffer"), dict[int, tuple[Any, Any, int]]()
 
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Any, *args: Any) -> Any:

@@ -18,7 +18,7 @@ from tj_conformance.programs.scenes import (
     storage_only,
     viewed,
 )
-from tj_torch.torch_private.ops import make_effectful
+from torch.library import EffectType, _register_effectful_op
 
 case = Board()
 known, known_stateful = case.known, case.known_stateful
@@ -84,7 +84,7 @@ def noted(x: torch.Tensor) -> torch.Tensor:
 
 noted.register_fake(torch.empty_like)
 noted.register_autograd(lambda ctx, grad: grad)
-make_effectful(noted)
+_register_effectful_op(noted._opoverload, EffectType.ORDERED)
 
 
 # --------------------------------------------------------------------------- programs

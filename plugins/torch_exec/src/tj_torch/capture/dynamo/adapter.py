@@ -186,10 +186,15 @@ def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
     code, or under a mode of the user's, which would see tj's operations. The thread's state is
     restored at exit.
     """
-    from tj_torch.torch_private.dynamo import set_eval_frame, trace_rules
+    from tj_torch.torch_private.dynamo import (
+        FORCE_SKIP_FILES,
+        SKIP_DIRS,
+        _recompile_re,
+        set_eval_frame,
+    )
 
     pass_over_own()
-    assert trace_rules is not None  # by which tj's own code is passed over
+    assert FORCE_SKIP_FILES and SKIP_DIRS and _recompile_re  # noqa: PT018
     with compile_lock(), untouched(given), kept(), without_modes():
         hook = set_eval_frame(None)
         try:
@@ -292,9 +297,8 @@ def failure_of(error: Exception) -> CaptureFailure:
 @contextlib.contextmanager
 def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
     """Make Dynamo record calls of ``functions`` without tracing into them, in this capture."""
-    from tj_torch.torch_private.dynamo import trace_rules
+    from tj_torch.torch_private.dynamo import _allowed_callable_ids as allowed
 
-    allowed = trace_rules._allowed_callable_ids
     known = allowed.function_ids or set()
     new = [id(f) for f in functions if id(f) not in known]
     for key in new:

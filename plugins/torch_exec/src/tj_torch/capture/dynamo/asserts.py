@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tj_torch.capture.dynamo.patches import has, replace, stop, with_settings
 from tj_torch.runtime.checks import asserted
 
@@ -76,11 +74,11 @@ def _leave_asserting_functions(stack: ExitStack) -> None:
 
     From 2.15 on, Dynamo replaces it by ``torch._assert_async``, too.
     """
-    from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable
+    from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable, _assert
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
-    if torch._assert in handlers:
-        stack.callback(handlers.__setitem__, torch._assert, handlers.pop(torch._assert))
+    if _assert in handlers:
+        stack.callback(handlers.__setitem__, _assert, handlers.pop(_assert))
 
 
 def _noting(
@@ -127,11 +125,13 @@ def _message(tx: Any) -> tuple[str, ...] | None:
 
 
 def _recording(statement: _Statement) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from tj_torch.torch_private.dynamo import _assert_async
+
     def recording(original: Callable[..., Any]) -> Callable[..., Any]:
         def create_proxy(
             self: Any, kind: str, target: Any, args: Any, *rest: Any, **more: Any
         ) -> Any:
-            if target is torch._assert_async and statement.is_current():
+            if target is _assert_async and statement.is_current():
                 target, args = asserted, (args[0], *statement.message)
             return original(self, kind, target, args, *rest, **more)
 

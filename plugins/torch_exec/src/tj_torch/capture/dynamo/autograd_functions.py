@@ -25,7 +25,7 @@ from tj_torch.capture.dynamo.releases import (
 from tj_torch.ops.facts.python_backwards import Asked, asked
 from tj_torch.torch_private.lookup import MissingNameError
 from tj_torch.torch_private.ops import no_autocast
-from tj_torch.torch_private.runtime import forward_level
+from tj_torch.torch_private.runtime import forward_level, peek_interpreter_stack
 
 __all__ = ["exactly", "install", "known"]
 
@@ -161,8 +161,6 @@ def _applying(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     given = [*args, *kwargs.values()]
     if _State.backward and any(v.is_tensor() for v in given):
         _stop("another one applies it in its backward, where it may be differentiated again")
-    from tj_torch.torch_private.dynamo import peek_interpreter_stack
-
     if peek_interpreter_stack() is not None:
         _stop("a transform of torch.func is to use its rules")
     if forward_level() >= 0:

@@ -143,11 +143,11 @@ def refuse_uninitialized_modules(stack: ExitStack, noticed: Observations) -> Non
 
 def guard_missing_keys(stack: ExitStack) -> None:
     """Guard the absence of a key where ``d[key]`` raises and the program catches the error."""
-    from tj_torch.torch_private.dynamo import ConstDictVariable
+    from tj_torch.torch_private.dynamo import ConstDictVariable, HashableTracker
 
     def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
         def getitem(self: Any, tx: Any, arg: Any) -> Any:
-            if not releases.is_key_of(self, arg):
+            if HashableTracker(arg) not in self.items:
                 self.install_dict_contains_guard(tx, [arg])
             return original(self, tx, arg)
 
@@ -233,18 +233,16 @@ def keep_contexts_in_frames(stack: ExitStack) -> None:
 # --------------------------------------------------------------------------- calls
 
 
-# `addcdiv(x, y, z, value=v)` becomes the sum of `x` and `y / z * v`, which is rounded three times.
-_REPLACED = (torch.addcdiv, torch._foreach_lerp_)
-
-
 def keep_calls_whole(stack: ExitStack) -> None:
     """Record calls that Dynamo would decompose, whose parts round and write differently.
 
     It decomposes them for Inductor, so that a factor which is a tensor is not read on the host.
     """
-    from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable
+    from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable, _foreach_lerp_
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
-    replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # empty if nested
+    # `addcdiv(x, y, z, value=v)` becomes the sum of `x` and `y / z * v`, rounded three times.
+    whole = (torch.addcdiv, _foreach_lerp_)
+    replaced = {f: handlers.pop(f) for f in whole if f in handlers}  # empty if nested
     stack.callback(handlers.update, replaced)
     releases.undecomposed(stack)

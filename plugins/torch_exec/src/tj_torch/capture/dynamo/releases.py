@@ -35,7 +35,6 @@ __all__ = [
     "default_equality",
     "errors_of_fakes",
     "guards_class_constants",
-    "is_key_of",
     "is_of_fakes",
     "last_guards",
     "lstm_states",
@@ -338,15 +337,6 @@ _PRODUCTS = frozenset(
 
 
 # --------------------------------------------------------------------------- dicts
-
-
-def is_key_of(variable: Any, key: Any) -> bool:
-    """Test if the dict of a variable has ``key``."""
-    from tj_torch.torch_private.dynamo import dicts
-
-    dict_of: Any = dicts.ConstDictVariable
-    hashed = getattr(dicts, "HashableTracker", None) or dict_of._HashableTracker
-    return hashed(key) in variable.items
 
 
 def reorderings(stack: ExitStack, see: Callable[[Any], None]) -> None:

@@ -32,10 +32,10 @@ which are part of the programs around them."""
 def pass_over_own() -> None:
     """Make Dynamo skip the core, this plugin, and all generated programs."""
     with contextlib.suppress(MissingNameError):
-        from tj_torch.torch_private.dynamo import trace_rules
+        from tj_torch.torch_private.dynamo import SKIP_DIRS, _recompile_re
 
-        trace_rules.SKIP_DIRS.append(_GENERATED)
-        trace_rules._recompile_re()
+        SKIP_DIRS.append(_GENERATED)
+        _recompile_re()
     pass_over_package("tj_core")
     pass_over_package("tj_torch")
 
@@ -47,12 +47,12 @@ def pass_over_package(name: str) -> None:
     Where this PyTorch lacks the name for it, nothing is captured.
     """
     try:
-        from tj_torch.torch_private.dynamo import trace_rules
+        from tj_torch.torch_private.dynamo import FORCE_SKIP_FILES
     except MissingNameError:
         return
     spec = importlib.util.find_spec(name)
     for folder in spec.submodule_search_locations or () if spec else ():
-        trace_rules.FORCE_SKIP_FILES |= _own_code(Path(folder))
+        FORCE_SKIP_FILES.update(_own_code(Path(folder)))
 
 
 def _own_code(folder: Path) -> set[str]:

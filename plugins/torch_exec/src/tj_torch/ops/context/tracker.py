@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tj_core.extend import Context
+from tj_core.extend import CaptureError, Context
 
 from tj_torch.ops.context.ambient import dtype_name, is_on
 from tj_torch.ops.context.cast_cache import CastCache, ambient_cache
@@ -27,6 +27,10 @@ __all__ = ["ContextTracker"]
 def _ordered_backends(node: torch.fx.Node) -> bool:
     """Test for a node that also sets the order of attention backends, which no context records."""
     return any(user.target is sdpa_kernel and user.args[-1] is True for user in (node, *node.users))
+
+
+_HOMES = ("torch.amp.autocast_mode", "torch.autograd.grad_mode", "torch.nn.attention")
+"""Modules whose functions enter and leave contexts in graphs."""
 
 
 def _argument_of_the_next(node: torch.fx.Node) -> None:
@@ -58,12 +62,20 @@ class ContextTracker:
         self._sdpa = frozenset(b.name for b in attention_backends())
 
     def follows(self, node: torch.fx.Node) -> bool:
-        """Test for a node whose target `handles` has a handler for."""
-        return node.op == "call_function" and node.target in self._handlers
+        """Test for a node whose target `handles` has a handler for.
+
+        :raises CaptureError: for a context of PyTorch's that tj does not know.
+        """
+        if node.op != "call_function":
+            return False
+        known = node.target in self._handlers
+        if not known and getattr(node.target, "__module__", None) in _HOMES:
+            raise CaptureError(f"tj does not know the context {node.target}")
+        return known
 
     def handles(self, node: torch.fx.Node) -> bool:
         """Apply ``node`` if it changes the context; False for nodes that compute."""
-        handler = self._handlers.get(node.target) if node.op == "call_function" else None
+        handler = self._handlers[node.target] if self.follows(node) else None
         if node.target is torch.clear_autocast_cache:
             self.cache = self.cache.cleared()
         if handler is None or _ordered_backends(node):

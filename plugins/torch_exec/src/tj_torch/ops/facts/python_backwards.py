@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch.autograd import function as autograd_function
 
+from tj_torch.torch_private.runtime import set_gradients
+
 __all__ = ["Asked", "Read", "asked", "changing"]
 
 _ONCE = (autograd_function.__file__, "wrapper")  # the wrapper of once_differentiable
@@ -36,7 +38,7 @@ _ASKS: Mapping[Any, str] = {
     torch.enable_grad: "it switches gradients",
     torch.set_grad_enabled: "it switches gradients",
     torch.inference_mode: "it switches gradients",
-    torch._C._set_grad_enabled: "it switches gradients",
+    set_gradients: "it switches gradients",
     torch.is_grad_enabled: "it asks whether gradients are on",
     torch.is_inference_mode_enabled: "it asks whether gradients are on",
     torch.is_autocast_enabled: "it asks for the mode that it runs in",

@@ -52,7 +52,7 @@ def _kernels_decide_dropout() -> Iterator[None]:
 
     It copies the input when nothing is dropped, where the kernel returns the input itself.
     """
-    from tj_torch.torch_private.shapes import DispatchKey
+    from tj_torch.torch_private.eager import DispatchKey
 
     operator = torch.ops.aten.dropout.default
     keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)

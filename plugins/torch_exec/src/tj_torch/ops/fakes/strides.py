@@ -17,6 +17,16 @@ from typing import Any
 import torch
 
 from tj_torch.torch_private import ops as private
+from tj_torch.torch_private.eager import (
+    batch_norm_no_update,
+    batch_norm_with_update,
+    batch_norm_with_update_functional,
+    log_softmax_backward,
+    native_batch_norm_legit,
+    native_batch_norm_legit_functional,
+    native_batch_norm_legit_no_stats,
+    native_batch_norm_legit_no_training,
+)
 from tj_torch.torch_private.runtime import unsafe_view
 
 __all__ = ["corrected", "may_differ"]
@@ -264,7 +274,7 @@ def _is(size: Any, value: int) -> bool:
 aten = torch.ops.aten
 _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.view.default: _of_view,
-    unsafe_view.default: _of_view,
+    unsafe_view: _of_view,
     torch.ops.aten.expand.default: _of_expand,
     torch.ops.aten.native_group_norm.default: _of_norm,
     torch.ops.aten.empty_like.default: _of_empty,
@@ -273,16 +283,16 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
 
 _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.native_batch_norm.default: _of_norm,
-    aten._batch_norm_with_update.default: _of_norm,
-    aten._native_batch_norm_legit.default: _of_norm,
-    aten._native_batch_norm_legit.no_stats: _of_norm,
-    aten._native_batch_norm_legit_functional.default: _of_norm,
-    aten._native_batch_norm_legit_no_training.default: _of_norm,
-    aten._batch_norm_with_update_functional.default: _of_norm,
-    aten._batch_norm_no_update.default: _of_norm,
+    batch_norm_with_update: _of_norm,
+    native_batch_norm_legit: _of_norm,
+    native_batch_norm_legit_no_stats: _of_norm,
+    native_batch_norm_legit_functional: _of_norm,
+    native_batch_norm_legit_no_training: _of_norm,
+    batch_norm_with_update_functional: _of_norm,
+    batch_norm_no_update: _of_norm,
     aten.batch_norm_backward.default: _of_norm_backward,
     aten.native_batch_norm_backward.default: _of_norm_backward,
-    aten._log_softmax_backward_data.default: _contiguous,
+    log_softmax_backward: _contiguous,
     aten.rrelu_with_noise.default: _contiguous,
     aten.rrelu_with_noise_backward.default: _of_noise,
     aten.binary_cross_entropy.default: _of_loss,

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from tj_torch.torch_private.runtime import mkldnn_enabled
-
 __all__ = ["Modes"]
 
 
@@ -30,6 +28,7 @@ class Modes:
     @classmethod
     def current(cls) -> Modes:
         """Take a snapshot."""
+        mkldnn: Any = torch.backends.mkldnn
         cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
         return cls(
             str(torch.get_default_dtype()),
@@ -44,7 +43,7 @@ class Modes:
                 cuda.math_sdp_enabled(),
                 cuda.cudnn_sdp_enabled(),
             ),
-            mkldnn_enabled(),
+            mkldnn.enabled,
             (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
             torch.get_float32_matmul_precision(),
         )

@@ -1,0 +1,87 @@
+"""Private names of PyTorch that this plugin uses, the features that rest on them, their probes.
+
+A name that this PyTorch lacks raises `MissingNameError` where it is used, and nothing uses it then.
+"""
+
+from __future__ import annotations
+
+from tj_torch.extend import Feature, Table, forget_names, later, names_finder, names_in, say_lost
+
+__all__ = ["CONVOLUTIONS", "NAMES", "PACKED", "PRODUCTS", "TABLE", "forget", "look", "lost"]
+
+PRODUCTS = "products of oneDNN"
+CONVOLUTIONS = "convolutions of oneDNN"
+PACKED = "packed weights"
+
+NAMES = names_in(
+    {
+        "torch": {"Tensor._version": ("see that a packed weight was written", PACKED)},
+        "torch.ops.mkldnn": {
+            "_convolution_pointwise.default": (
+                "run a convolution and what follows", CONVOLUTIONS, PACKED,
+            ),
+            "_linear_pointwise.default": ("multiply matrices", PRODUCTS),
+            "_reorder_convolution_weight.default": ("pack a weight of a convolution", PACKED),
+            "_reorder_linear_weight.default": ("pack a weight of a linear layer", PACKED),
+        },
+        "torch.utils._python_dispatch": {
+            "_disable_current_modes": ("measure outside of all modes", PRODUCTS),
+        },
+    },
+    called={
+        "_convolution_pointwise.default": "CONVOLUTION",
+        "_disable_current_modes": "without_dispatch_modes",
+        "_linear_pointwise.default": "LINEAR",
+        "_reorder_convolution_weight.default": "PACK_CONVOLUTION",
+        "_reorder_linear_weight.default": "PACK_LINEAR",
+    },
+)  # fmt: skip
+"""The names in each module, as PyTorch 2.10 to 2.15 have them, with uses and features."""
+
+TABLE = Table(
+    "tj-onednn",
+    f"{__name__}:TABLE",
+    "tj_onednn",
+    NAMES,
+    (
+        Feature(
+            PRODUCTS,
+            "products are multiplied by oneDNN where it is faster",
+            "PyTorch multiplies all",
+            True,
+            later("tj_onednn.probes", "products"),
+        ),
+        Feature(
+            CONVOLUTIONS,
+            "a convolution is run with the activation that follows it",
+            "each runs alone",
+            probe=later("tj_onednn.probes", "convolutions"),
+        ),
+        Feature(
+            PACKED,
+            "frozen weights are in the layout that oneDNN multiplies fastest",
+            "weights stay as they are, with freeze, too",
+            probe=later("tj_onednn.probes", "packed"),
+        ),
+    ),
+)
+"""The names and features of tj-onednn."""
+
+__getattr__ = names_finder(globals(), NAMES, {})
+
+
+def look() -> None:
+    """See once in a process which names there are, and say what is lost."""
+    if not TABLE.looked:
+        TABLE.look_once()
+        say_lost(TABLE, TABLE.lost)
+
+
+def lost(feature: str) -> str | None:
+    """Reason that no call may need ``feature``; None if it is there."""
+    return f"this PyTorch lacks: {feature}" if feature in TABLE.lost else None
+
+
+def forget() -> None:
+    """Look for all names again when they are next imported."""
+    forget_names(globals(), NAMES)

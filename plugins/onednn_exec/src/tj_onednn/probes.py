@@ -1,0 +1,47 @@
+"""Small programs that show whether oneDNN's operators do what tj-onednn uses them for."""
+
+from __future__ import annotations
+
+import torch
+
+from tj_onednn import adapter, kernels, packing
+
+__all__ = ["convolutions", "packed", "products"]
+
+
+def _close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert found.stride() == expected.stride(), f"strides are {found.stride()}"
+    assert torch.allclose(found, expected, atol=1e-5), f"{found} is not {expected}"
+
+
+def _numbers(*sizes: int) -> torch.Tensor:
+    count = torch.Size(sizes).numel()
+    return torch.linspace(-1, 1, count).reshape(sizes)
+
+
+def products() -> None:
+    """See that a product is eager's, with a bias and an activation, outside of all contexts."""
+    x, weight, bias = _numbers(5, 7), _numbers(3, 7), _numbers(3)
+    with torch.autocast("cpu", torch.bfloat16), adapter.apart():
+        found = kernels.linear(x, weight, bias, post=("relu", [], ""))
+        _close(found, torch.nn.functional.linear(x, weight, bias).relu())
+
+
+def convolutions() -> None:
+    """See that a convolution is eager's, with an activation."""
+    x, weight, bias = _numbers(2, 4, 6, 6), _numbers(8, 2, 3, 3), _numbers(8)
+    found = kernels.convolution(x, weight, bias, 2, (1, 0), 1, 2, post=("relu", [], ""))
+    _close(found, torch.conv2d(x, weight, bias, 2, (1, 0), 1, 2).relu())
+
+
+def packed() -> None:
+    """See that packed weights give eager's results, and that a write to one is noticed."""
+    weights, x, weight = packing.Weights(), _numbers(5, 7), _numbers(3, 7)
+    images, filters = _numbers(2, 4, 6, 6), _numbers(8, 4, 3, 3)
+    (frozen, _) = kept = weights.hold([weight, filters])
+    _close(packing.linear(weights)(x, weight), torch.nn.functional.linear(x, weight))
+    found = packing.convolution(weights)(images, filters)
+    _close(found.contiguous(), torch.conv2d(images, filters))
+    assert all(f.packed for f in kept), "a weight is not packed"
+    weight[0, 1:2].mul_(1)  # no bit is another
+    assert frozen.written, "a write is not noticed"
