@@ -21,7 +21,8 @@ from tj_torch.capture.dynamo.features import FEATURES
 from tj_torch.capture.dynamo.foundations import FOUNDATIONS, NAMES
 from tj_torch.dispatch import dynamo as programs
 from tj_torch.guards import ambient
-from tj_torch.ops import contexts
+from tj_torch.ops.context import tracker
+from tj_torch.ops.context.ambient import ambient_context
 from tj_torch.runtime import forms, thread_state
 from tj_torch.torch_private import eager, ops, runtime
 from tj_torch.torch_private.lookup import MissingNameError, finder, names_in
@@ -95,7 +96,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     eager.VIEWS: (ops, "base_of", lambda tensor: tensor),
     eager.GRADIENTS: (runtime, "_get_current_graph_task_keep_graph", lambda: True),
     eager.FLAGS: (programs, "flags_of", lambda trace, table: ()),
-    eager.INFERENCE: (contexts.ContextTracker, "_enter_inference", _unnoticed),
+    eager.INFERENCE: (tracker.ContextTracker, "_enter_inference", _unnoticed),
     eager.CONVOLUTIONS: (ops, "_select_conv_backend", lambda *args: torch.float32),
 }
 """Replacements by which a feature has no effect."""
@@ -159,6 +160,6 @@ def test_a_context_that_is_not_known_is_not_captured() -> None:
 
     _entered.__module__ = "torch.amp.autocast_mode"
     node = graph.call_function(_entered)
-    tracker = contexts.ContextTracker(contexts.ambient_context())
+    context = tracker.ContextTracker(ambient_context())
     with pytest.raises(CaptureError, match="does not know the context"):
-        tracker.handles(node)
+        context.handles(node)
