@@ -39,7 +39,7 @@ NAMES = _NEWER | names_in(
             "DataDependentOutputException": ("know that a value depends on data", RUNS),
             "DynamicOutputShapeException": ("know that a shape depends on data", RUNS),
             "FakeTensor": ("have tensors without data", RUNS),
-            "FakeTensorMode": ("run operations without data",),
+            "FakeTensorMode": ("run operations without data", "capture", "strides of kernels"),
             "UnsupportedFakeTensorException": ("know what fake tensors do not support", RUNS),
             "UnsupportedOperatorException": ("know operators without a fake kernel", RUNS),
         },
