@@ -10,7 +10,11 @@ from __future__ import annotations
 from tj_torch.capture.autocast_notes import NOTES as AUTOCAST_NOTES
 from tj_torch.capture.autocast_notes import AutocastNotes
 from tj_torch.capture.dynamo.adapter import compiling
-from tj_torch.capture.dynamo.releases import captures_functions_in_steps, captures_hooks_of_values
+from tj_torch.capture.dynamo.releases import (
+    captures_functions_in_steps,
+    captures_hooks_of_values,
+    captures_writes_of_functions,
+)
 from tj_torch.capture.dynamo.skip_rules import pass_over_package, uncaptured
 from tj_torch.functionalize.bases import members
 from tj_torch.functionalize.depended_on import COPIED_BACK, RETURNED_VIEW
@@ -113,6 +117,7 @@ __all__ = [
     "call_key",
     "captures_functions_in_steps",
     "captures_hooks_of_values",
+    "captures_writes_of_functions",
     "changes_unseen",
     "compiling",
     "constant",

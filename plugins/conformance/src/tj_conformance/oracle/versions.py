@@ -7,17 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tj_torch.internal import captures_functions_in_steps, captures_hooks_of_values
+from tj_torch.internal import (
+    captures_functions_in_steps,
+    captures_hooks_of_values,
+    captures_writes_of_functions,
+)
 
 __all__ = ["left_to_this_version", "reasons_of_this_version"]
 
 _FUNCTIONS = "a torch.autograd.Function is left to PyTorch: this PyTorch"
+_WRITES = "a torch.autograd.Function is left to PyTorch: it writes an argument, which this PyTorch"
 _HOOKS = "Compilation of intermediate hooks requires compiled autograd"
 
 
 def reasons_of_this_version() -> tuple[str, ...]:
     """Prefixes of reasons of graph breaks that newer versions do not have; none in the newest."""
-    found = ((_FUNCTIONS, captures_functions_in_steps), (_HOOKS, captures_hooks_of_values))
+    found = (
+        (_FUNCTIONS, captures_functions_in_steps),
+        (_WRITES, captures_writes_of_functions),
+        (_HOOKS, captures_hooks_of_values),
+    )
     return tuple(reason for reason, captured in found if not captured())
 
 

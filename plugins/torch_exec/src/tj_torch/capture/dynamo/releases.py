@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import dis
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ __all__ = [
     "attributes",
     "captures_functions_in_steps",
     "captures_hooks_of_values",
+    "captures_writes_of_functions",
     "context_variables",
     "decomposing_handlers",
     "default_equality",
@@ -469,6 +471,14 @@ def captures_functions_in_steps() -> bool:
     from tj_torch.torch_private.dynamo import AutogradFunctionApplyVariable
 
     return has(AutogradFunctionApplyVariable, "trace_forward_graph")
+
+
+def captures_writes_of_functions() -> bool:
+    """Test if Dynamo knows which arguments a `torch.autograd.Function` writes: from 2.13 on."""
+    from tj_torch.torch_private.dynamo import AutogradFunctionContextVariable
+
+    init: Any = AutogradFunctionContextVariable.__init__
+    return "dirty_tensors" in inspect.signature(init).parameters
 
 
 def captures_hooks_of_values() -> bool:
