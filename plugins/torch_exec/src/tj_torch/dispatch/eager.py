@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.adapter import inlined_as
-from tj_torch.dispatch.entries import fall_back_from
+from tj_torch.dispatch.fallbacks import fall_back_from
 
 if TYPE_CHECKING:
     from tj_core.extend import CaptureError, Jitted
