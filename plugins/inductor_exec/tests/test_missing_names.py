@@ -20,7 +20,7 @@ from tj_inductor.adapter import compiling, libraries, modules, names
 from tj_inductor.adapter.features import FEATURES, TABLE
 from tj_inductor.adapter.names import NAMES
 from tj_inductor.compiler import Compiler
-from tj_torch.capture import lost
+from tj_torch.capture import lost_features as lost
 from tj_torch.torch_private.lookup import find
 
 BY_NAME = {f.name: f for f in FEATURES}

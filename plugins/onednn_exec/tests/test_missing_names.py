@@ -23,7 +23,7 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing has been looked for, and nothing said, before a test or after it."""
     monkeypatch.setattr(TABLE, "lost", {})
     monkeypatch.setattr(TABLE, "looked", False)
-    monkeypatch.setattr("tj_torch.capture.lost._said", set())
+    monkeypatch.setattr("tj_torch.capture.lost_features._said", set())
     yield
     names.forget()
 

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.capture import eager_probe, lost
+from tj_torch.capture import eager_probe
+from tj_torch.capture import lost_features as lost
 from tj_torch.capture.dynamo import features, patches
 from tj_torch.capture.dynamo.features import FEATURES, TABLE
 from tj_torch.capture.dynamo.foundations import FOUNDATIONS

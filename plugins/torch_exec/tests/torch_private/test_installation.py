@@ -16,7 +16,8 @@ import tj_core as tj
 import torch
 from tj_core.extend import hookimpl
 from tj_torch import installation
-from tj_torch.capture import lost, probing
+from tj_torch.capture import lost_features as lost
+from tj_torch.capture import probing
 from tj_torch.capture.dynamo.features import FEATURES, TABLE
 from tj_torch.torch_private.lookup import MissingNameError, Name, find, names_in
 from tj_torch.torch_private.tables import Feature, Table, registered
