@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tj_core.cli import console
@@ -183,42 +183,7 @@ def test_a_config_error_is_one_message(capsys: Capture, tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-# ------------------------------------------------------------------------------- trace and explain
-
-PROGRAM = "def main(): return 'jitted'\ndef none(): pass\ndef fails(): return 1 / 0\n"
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """Replacements for the printing functions, which record their arguments."""
-    import tj_core
-
-    calls: list[Any] = []
-
-    def last_trace(f: object, **how: object) -> str:
-        calls.append((f, how))
-        return "the trace"
-
-    def explain(f: object) -> str:
-        calls.append(f)
-        return "the reasons"
-
-    monkeypatch.setattr(tj_core, "last_trace", last_trace)
-    monkeypatch.setattr(tj_core, "explain", explain)
-    (tmp_path / "program.py").write_text(PROGRAM, "utf-8")
-    return calls
-
-
-def test_trace_prints_the_last_trace(asked: list[Any], capsys: Capture) -> None:
-    assert run(capsys, "trace", "program.py:main") == (0, "the trace\n", "")
-    assert asked == [("jitted", {"which": "forward", "stage": None})]
-
-
-def test_trace_of_a_stage(asked: list[Any], capsys: Capture) -> None:
-    from tj_core.ir.stage import Stage
-
-    run(capsys, "trace", "--stage", "split", "--which=backward", "program:main")
-    assert asked == [("jitted", {"which": "backward", "stage": Stage.SPLIT})]
+# ------------------------------------------------------------------------------- cache
 
 
 def test_cache_shows_and_clears_what_tj_keeps(
@@ -245,45 +210,6 @@ def test_cache_shows_and_clears_what_tj_keeps(
     assert sorted(p for p in folder.rglob("*") if p.is_file()) == sorted(others)
     monkeypatch.setenv("TJ_CACHE_DIR", "none")
     assert "nothing is kept" in run(capsys, "cache", "clear")[1]
-
-
-def test_explain_prints_the_reasons(asked: list[Any], capsys: Capture) -> None:
-    assert run(capsys, "explain", "program.py:main") == (0, "the reasons\n", "")
-    assert asked == ["jitted"]
-
-
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("program.py", "is no target"),
-        ("nowhere.py:main", "there is no file"),
-        ("fake_nowhere:main", "there is no module"),
-        ("fake_nowhere.inner:main", "there is no module"),
-        ("program.py:mian", "Did you mean 'main'?"),
-        ("program.py:none", "returned nothing"),
-    ],
-)
-def test_wrong_targets(asked: list[Any], capsys: Capture, target: str, words: str) -> None:
-    status, _, err = run(capsys, "trace", target)
-    assert status == 2
-    assert words in err
-
-
-def test_what_the_program_raises_passes_through(asked: list[Any], capsys: Capture) -> None:
-    with pytest.raises(ZeroDivisionError):
-        run(capsys, "trace", "program.py:fails")
-
-
-def test_global_options_reach_the_programs_sessions(
-    asked: list[Any], capsys: Capture, tmp_path: Path
-) -> None:
-    source = "import os\ndef main(): return [os.environ.get('TJ_' + k) for k in KEYS]\n"
-    keys = "KEYS = ['PLUGINS', 'DISABLE', 'CONFIG']\n"
-    (tmp_path / "program.py").write_text(source + keys, "utf-8")
-    before = dict(os.environ)
-    run(capsys, "--plugins=a,b", "--disable=c", "--config=p", "explain", "program.py:main")
-    assert asked == [["a,b", "c,...", "p"]]
-    assert dict(os.environ) == before
 
 
 # ------------------------------------------------------------------------------- plugins' commands

@@ -8,22 +8,20 @@ program is shown with its traceback.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tj_core.cli.cache import add_cache
-from tj_core.cli.console import print_error, print_json, print_python, print_table
+from tj_core.cli.console import print_error, print_json, print_table
+from tj_core.cli.programs import add_explain, add_trace
 from tj_core.errors import PluginConflictError, TjError
 from tj_core.host.activation import reported
 from tj_core.host.config import REST, load_config
 from tj_core.host.discovery import core_version
 from tj_core.host.options import Value
 from tj_core.host.plugins import PluginManager
-from tj_core.ir.stage import Stage
 
 if TYPE_CHECKING:
     from tj_core.host.config import Config
@@ -91,8 +89,8 @@ def _parser() -> tuple[argparse.ArgumentParser, Any]:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_plugins(commands)
     _add_config(commands)
-    _add_trace(commands)
-    _add_explain(commands)
+    add_trace(commands)
+    add_explain(commands)
     add_cache(commands)
     return parser, commands
 
@@ -110,32 +108,7 @@ def _add_config(commands: Any) -> None:
     parser.set_defaults(run=_config)
 
 
-def _add_trace(commands: Any) -> None:
-    parser = commands.add_parser("trace", help="run a function and print the trace it leaves")
-    parser.add_argument("target", metavar="TARGET", help=_TARGET)
-    parser.add_argument(
-        "--stage",
-        type=str.upper,
-        choices=[stage.name for stage in Stage],
-        help="the trace as it was at this stage, not the last one",
-    )
-    parser.add_argument("--which", choices=["forward", "backward"], default="forward")
-    parser.set_defaults(run=_trace)
-
-
-def _add_explain(commands: Any) -> None:
-    parser = commands.add_parser("explain", help="run a function and say who claimed its calls")
-    parser.add_argument("target", metavar="TARGET", help=_TARGET)
-    parser.set_defaults(run=_explain)
-
-
 _OWN = frozenset({"plugins", "config", "trace", "explain", "cache"})
-
-_TARGET = (
-    "file.py:function or package.module:function; "
-    "the function takes nothing, runs what tj.jit returned and returns it"
-)
-
 
 # ------------------------------------------------------------------------------- listing
 
@@ -218,56 +191,6 @@ def _report(manager: PluginManager) -> int:
     for error in manager.problems:
         print_error(error)
     return 2 if manager.problems else 0
-
-
-# ------------------------------------------------------------------------------- programs
-
-
-def _trace(args: argparse.Namespace) -> int:
-    import tj_core
-
-    jitted = _run_target(args)
-    stage = None if args.stage is None else Stage[args.stage]
-    print_python(str(tj_core.last_trace(jitted, which=args.which, stage=stage)))
-    return 0
-
-
-def _explain(args: argparse.Namespace) -> int:
-    import tj_core
-
-    print(tj_core.explain(_run_target(args)))
-    return 0
-
-
-def _run_target(args: argparse.Namespace) -> object:
-    from tj_core.cli.target import load_target
-
-    with _as_environment(args):
-        jitted = load_target(args.target)()
-    if jitted is None:
-        raise TjError(f"{args.target} returned nothing", hint="it must return what tj.jit returned")
-    return jitted
-
-
-@contextlib.contextmanager
-def _as_environment(args: argparse.Namespace) -> Iterator[None]:
-    """Put the global options into the environment, for sessions of the user's program."""
-    found = {
-        "TJ_PLUGINS": None if args.plugins is None else ",".join(args.plugins),
-        "TJ_DISABLE": None if args.disable is None else ",".join((*args.disable, REST)),
-        "TJ_CONFIG": args.config,
-    }
-    changes = {name: value for name, value in found.items() if value is not None}
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 # ------------------------------------------------------------------------------- plugins' commands

@@ -20,7 +20,7 @@ from tj_core.ir.trace import Body, BoundSymbol, Trace
 if TYPE_CHECKING:
     from tj_core.contract.executors import Executor
 
-__all__ = ["reproduce"]
+__all__ = ["example_value", "reproduce"]
 
 
 def reproduce(
@@ -55,7 +55,7 @@ def reproduce(
     kernel = RegionKernel(region, owner.name, owner.owner, without, _raise)
     compiled(owner, [kernel])
     runtime = session.language.runtime
-    box = [_example(p, sizes or {}, session) for p in region.actual_inputs]
+    box = [example_value(p, sizes or {}, session) for p in region.actual_inputs]
     EveryRegionRun(kernel, kernel.call, runtime, region.name, {})(box)
     print(f"region {region.name} of {owner.owner} compiles, and returns what its operations return")
 
@@ -96,8 +96,11 @@ def _value(size: SymDim, sizes: Mapping[str, int]) -> int:
     return int(evaluate_size(size.name, sizes.__getitem__))
 
 
-def _example(p: Proxy, sizes: Mapping[str, int], session: Session) -> Any:
-    """A value with the metadata of ``p``."""
+def example_value(p: Proxy, sizes: Mapping[str, int], session: Session) -> Any:
+    """A value with the metadata of ``p``, whose symbols have the values ``sizes``.
+
+    :raises TjError: if no dialect makes such values, or a symbol has no value.
+    """
     if isinstance(p, NumberProxy):
         return evaluate_size(p.expr or "0", sizes.__getitem__)
     if isinstance(p, TensorProxy):
