@@ -180,7 +180,10 @@ def test_entries_come_and_go(session):
 
 
 @pytest.mark.parametrize("look", [tj.last_traces, tj.last_trace, tj.explain, tj.stats, tj.guards])
-def test_what_is_not_jitted(look):
+def test_what_is_not_jitted(look, session, monkeypatch):
+    from tj_core.host import session as sessions
+
+    monkeypatch.setattr(sessions, "_current", session)
     with pytest.raises(TjError, match="is not a jitted callable") as error:
         look(plain)
     assert "tj.jit" in error.value.hint

@@ -82,7 +82,7 @@ def test_no_module_imports_torch_or_a_plugin(file):
 
 PLUGINS = (
     "tj_torch|tj_autograd|tj_autocast|tj_subclass|tj_distributed|tj_inductor|tj_onednn|"
-    "tj_nvfuser|tj_cudagraph"
+    "tj_nvfuser|tj_cudagraph|tj_report"
 )
 
 

@@ -10,11 +10,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tj_core.api import explain, guards, jit, last_trace, last_traces, stats
+    from tj_core.api import jit
     from tj_core.errors import TjError, TjWarning
     from tj_core.host.session import Session
     from tj_core.ir.stage import Stage
     from tj_core.ir.trace import Trace
+    from tj_core.looking.pages import report
+    from tj_core.looking.views import (
+        diff,
+        explain,
+        guards,
+        last_trace,
+        last_traces,
+        programs,
+        stats,
+    )
     from tj_core.tagging import tag
 
 __all__ = [
@@ -23,11 +33,14 @@ __all__ = [
     "TjError",
     "TjWarning",
     "Trace",
+    "diff",
     "explain",
     "guards",
     "jit",
     "last_trace",
     "last_traces",
+    "programs",
+    "report",
     "stats",
     "tag",
 ]
@@ -38,12 +51,15 @@ _HOMES = {
     "TjError": "errors",
     "TjWarning": "errors",
     "Trace": "ir.trace",
-    "explain": "api",
-    "guards": "api",
+    "diff": "looking.views",
+    "explain": "looking.views",
+    "guards": "looking.views",
     "jit": "api",
-    "last_trace": "api",
-    "last_traces": "api",
-    "stats": "api",
+    "last_trace": "looking.views",
+    "last_traces": "looking.views",
+    "programs": "looking.views",
+    "report": "looking.pages",
+    "stats": "looking.views",
     "tag": "tagging",
 }
 

@@ -1,22 +1,19 @@
-"""The functions a user types: jit a program, and look at its traces, claims and guards."""
+"""The function a user types to compile a program, `jit`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 from tj_core.compile.transforms import Transform
 from tj_core.contract.executors import Executor
 from tj_core.errors import ConfigError, TjError, did_you_mean
 from tj_core.host.config import CORE_KEYS
-from tj_core.host.jitted import Guard, JitOptions, Jitted, Stats, jitted_of
-from tj_core.host.report import Explanation, explain_compilation
+from tj_core.host.jitted import JitOptions, Jitted
 from tj_core.host.session import Session, current_session
-from tj_core.ir.stage import Stage
-from tj_core.ir.trace import Trace
 
-__all__ = ["backend_state", "explain", "guards", "jit", "last_trace", "last_traces", "stats"]
+__all__ = ["backend_state", "jit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,97 +157,3 @@ def _session(arguments: _Arguments) -> Session:
                 hint="options of a plugin are given as a dict: inductor={'minimum': 3}",
             )
     return Session(arguments.plugins, overrides=arguments.options)
-
-
-def last_traces(fn: Any) -> tuple[Trace, ...]:
-    """The traces of ``fn``'s newest entry: as acquired, and after each pass that changed it.
-
-    :raises TjError: if ``fn`` has not been compiled yet.
-    """
-    state = jitted_of(fn)
-    compilation = state.last.compilation if state.last else None
-    if compilation is None:
-        raise TjError(
-            f"{state.name} has no trace: it has not been called, or computes nothing on tensors"
-        )
-    return tuple(compilation.traces)
-
-
-def last_trace(
-    fn: Any,
-    which: Literal["forward", "backward", "epilogue", "shared"] = "forward",
-    stage: Stage | str | None = None,
-) -> Trace:
-    """The trace that runs, or the last one at ``stage`` (``"ACQUIRED"``).
-
-    ``which``: the program; its backward; its epilogue, which writes to memory and makes the views
-    that are returned; or the program for arguments that share memory, as compiled last.
-
-    :raises TjError: if there is no such trace.
-    """
-    traces = last_traces(fn) if which == "forward" else _other_traces(jitted_of(fn), which)
-    if stage is None:
-        return traces[-1]
-    wanted = stage if isinstance(stage, Stage) else _stage(stage)
-    found = [t for t in traces if t.stage is wanted]
-    if not found:
-        reached = ", ".join(dict.fromkeys(t.stage.name for t in traces))
-        raise TjError(f"no trace at stage {wanted.name}; there are: {reached}")
-    return found[-1]
-
-
-_WHY_NONE = {
-    "backward": "PyTorch's autograd differentiates the program, or nothing in it needs a gradient; "
-    "pip install tj-autograd for gradients as a transform",
-    "epilogue": "the program runs as it was acquired",
-    "shared": "no call's arguments shared memory with one that the program writes",
-}
-
-
-def _other_traces(state: Jitted, which: str) -> tuple[Trace, ...]:
-    compilation = state.last.compilation if state.last else None
-    others = compilation.others if compilation else {}
-    # There may be several, for tangents of several layouts: the newest that was compiled.
-    compiled = [t for name, t in others.items() if name.partition("_")[0] == which]
-    ran = [t for t in compiled if not isinstance(t, Trace)]
-    found = ran[-1] if ran else others.get(which)
-    if found is None and which not in _WHY_NONE:
-        kinds = ["forward", *_WHY_NONE]
-        raise TjError(
-            f"there is no kind of traces {which!r}." + did_you_mean(str(which), kinds),
-            hint=f"kinds: {', '.join(kinds)}",
-        )
-    if found is None:
-        raise TjError(f"there is no {which} trace: {_WHY_NONE[which]}")
-    return (found,) if isinstance(found, Trace) else tuple(found.traces)
-
-
-def _stage(name: object) -> Stage:
-    if not isinstance(name, str) or name not in Stage.__members__:
-        raise TjError(
-            f"there is no stage {name!r}." + did_you_mean(str(name), Stage.__members__),
-            hint=f"stages: {', '.join(Stage.__members__)}",
-        )
-    return Stage[name]
-
-
-def explain(fn: Any) -> Explanation:
-    """The executor of each operation of ``fn``'s newest entry, and declines; prints as a table."""
-    state = jitted_of(fn)
-    last_traces(fn)
-    assert state.last is not None
-    assert state.last.compilation is not None
-    return explain_compilation(state.last.compilation, state.stats.fallbacks)
-
-
-def stats(fn: Any) -> Stats:
-    """Calls, hits, misses, entries and compile seconds of ``fn`` so far."""
-    state = jitted_of(fn)
-    state.refresh()
-    return state.stats
-
-
-def guards(fn: Any) -> tuple[Guard, ...]:
-    """The conditions under which ``fn``'s newest entry is used; none before it is called."""
-    state = jitted_of(fn)
-    return state.last.guards() if state.last else ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tj_core.analysis.alias import Place, Storage, ViewStep, same_objects
 from tj_core.analysis.bound_sizes import SizePlace
 from tj_core.api import backend_state
+from tj_core.cli.programs import add_target, run_target
 from tj_core.compile.collection import collecting_less
 from tj_core.compile.failures import call_of, source_of, warn_of
 from tj_core.compile.outcome import Recompiler
@@ -21,15 +22,18 @@ from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.reexpand import reexpand
 from tj_core.edit.subprograms import joined_effects, summed_effects, with_programs
 from tj_core.errors import add_note
-from tj_core.host.jitted import jitted_of
+from tj_core.host.jitted import Fragment, jitted_of
 from tj_core.ir.effects import NO_EFFECTS
 from tj_core.ir.proxy import size_expressions, size_hints
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import Operation, SizeTree, normal_size, parse_size
 from tj_core.ir.symbol import AUGMENTED, BACKWARD, FORWARD, INVERSE
 from tj_core.ir.tags import NEW_VALUE_OF
+from tj_core.looking.notebook import callable_html
+from tj_core.looking.pages import PAGES, Page
+from tj_core.looking.programs import CompiledProgram
 from tj_core.passes.cse import cse
-from tj_core.text.printer import value_text
+from tj_core.text.printer import printed_lines, value_text
 from tj_core.verify.wellformed import same_metadata
 
 __all__ = [
@@ -41,8 +45,12 @@ __all__ = [
     "NEW_VALUE_OF",
     "NO_EFFECTS",
     "OPTIONAL_FUNCTION",
+    "PAGES",
     "STATE",
+    "CompiledProgram",
+    "Fragment",
     "Operation",
+    "Page",
     "Place",
     "Recompiler",
     "Resetting",
@@ -52,9 +60,11 @@ __all__ = [
     "Storage",
     "ViewStep",
     "add_note",
+    "add_target",
     "answer",
     "backend_state",
     "call_of",
+    "callable_html",
     "check_fields",
     "check_own",
     "collecting_less",
@@ -64,7 +74,9 @@ __all__ = [
     "joined_effects",
     "normal_size",
     "parse_size",
+    "printed_lines",
     "reexpand",
+    "run_target",
     "same_metadata",
     "same_objects",
     "size_expressions",

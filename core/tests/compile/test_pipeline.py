@@ -10,11 +10,11 @@ from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.rewrite import Replacement
 from tj_core.errors import PassError, PluginError, RuleMissingError, TraceError, VerificationError
-from tj_core.host.report import explain_compilation
 from tj_core.ir.effects import Effects
 from tj_core.ir.stage import Stage
 from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import Trace
+from tj_core.looking.explanation import explain_compilation
 from tj_core.passes.dce import dce
 from tj_core.source import Source
 from tj_core.testing.numeric import MEANING, call, expansions, vector

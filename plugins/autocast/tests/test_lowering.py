@@ -108,6 +108,7 @@ def test_an_argument_that_is_a_leaf_in_some_calls() -> None:
         assert torch.equal(*grads)
     assert tj.stats(jitted).fallbacks == ()
     assert tj.stats(jitted).entries == 1  # which has two programs
+    assert [p.kind for p in tj.programs(jitted) if not p.part] == ["entry", "variant"]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

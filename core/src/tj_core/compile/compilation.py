@@ -83,7 +83,8 @@ class Compilation:
     programs. ``others`` are the programs beside the main one by name: ``"backward"``, and
     ``"epilogue"`` for the code around it; a program that is not compiled yet is a trace.
     ``declined`` are the transforms that declined the program, with reasons. ``regions`` are those
-    that the main program calls, ``counts`` the origin of program and regions.
+    that the main program calls, ``counts`` the origin of program and regions. ``variants`` are
+    compiled later, for inputs that the program is not right for although its guards hold.
     """
 
     traces: Sequence[Trace]
@@ -95,3 +96,4 @@ class Compilation:
     declined: tuple[tuple[str, Decline], ...] = ()
     regions: tuple[RegionKernel, ...] = ()
     counts: Counts = field(default_factory=Counts)
+    variants: list[Compilation] = field(default_factory=list)

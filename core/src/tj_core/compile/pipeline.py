@@ -19,6 +19,7 @@ from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.keeping import Keeping
 from tj_core.compile.late_programs import LatePrograms
 from tj_core.compile.outcome import Assembly, Outcome
+from tj_core.compile.progress import Progress
 from tj_core.compile.recall import Recall
 from tj_core.compile.steps import Steps
 from tj_core.compile.transforms import Ranked, without
@@ -56,7 +57,8 @@ class Pipeline:
     sorted: config, else priority, else name. A transform with ``produces`` moves the trace to
     that stage. ``later`` is called for programs that are compiled at their first use: with the
     seconds, and the counts of regions. ``finished`` are the programs that are kept on disk.
-    ``notice`` looks at each acquired trace, and may warn of missing plugins.
+    ``notice`` looks at each acquired trace, and may warn of missing plugins. ``progress`` shows on
+    a terminal which pass runs.
     """
 
     transforms: Sequence[Ranked]
@@ -72,6 +74,7 @@ class Pipeline:
     later: Callable[[dict[str, float], Counts], None] | None = field(default=None, compare=False)
     finished: KeptPrograms | None = field(default=None, compare=False)
     notice: Callable[[Trace], None] = field(default=lambda trace: None, compare=False)
+    progress: Progress = field(default_factory=lambda: Progress(False), compare=False)
     lock: Any = field(default_factory=threading.RLock, compare=False)
 
     @collecting_less()
@@ -83,6 +86,10 @@ class Pipeline:
         :raises PassError: for a failure of a pass of tj's own, unless in strict mode.
         :raises TjError: for a failure of a plugin's pass, with the transform's name.
         """
+        with self.progress.showing(acquired.name, self.passes):
+            return self._compile(acquired, boxed, sizes)
+
+    def _compile(self, acquired: Trace, boxed: bool, sizes: ProgramSizes | None) -> Compilation:
         self.notice(acquired)
         pipeline: Pipeline = self
         declined: list[tuple[str, Decline]] = []
@@ -108,6 +115,11 @@ class Pipeline:
         executors = [e for e in self.executors if e.fallback or e.name in owners]
         plain = replace(self, transforms=(), executors=executors, check=0, finished=None)
         return plain.keeping_all_calls().compile(trace, boxed=boxed)
+
+    @property
+    def passes(self) -> int:
+        """About as many passes as a program goes through, with its capture."""
+        return len(self.transforms) + 7
 
     @property
     def checks(self) -> Checks:
@@ -164,7 +176,7 @@ class _Run:
     ) -> _Run:
         """A run for ``trace``, which is at the stages ``reached`` and has inputs ``chosen``."""
         p = pipeline
-        steps = Steps([trace], reached, p.expand, p.tags, p.check, p.strict)
+        steps = Steps([trace], reached, p.expand, p.tags, p.check, p.strict, begin=p.progress.step)
         compiler = p.regions or FusedRegions(p.tags, p.strict)
         claimed = ClaimedProgram(steps, p.executors, p.tables, compiler, not p.dce, chosen)
         return cls(p, steps, claimed, Recall(steps), sizes=sizes)
@@ -337,10 +349,11 @@ class _Run:
             mine = self.assembly.others.get(name) is trace
             facts = self.recall.entry.key, name, sorted(come.items())
             run.look_for([] if mine else [trace], facts)
-        with self.pipeline.own(name):
-            run.steps.check(trace)
-        run.through(Stage.SPLIT)
-        program = run.program(boxed=True)
+        with self.pipeline.progress.showing(name, self.pipeline.passes):
+            with self.pipeline.own(name):
+                run.steps.check(trace)
+            run.through(Stage.SPLIT)
+            program = run.program(boxed=True)
         spent = {f"{name}: {key}": seconds for key, seconds in run.steps.seconds.items()}
         self.steps.seconds.update(spent)
         if self.pipeline.later is not None:

@@ -31,7 +31,8 @@ class Steps:
     """The passes that have run on the first of ``traces``, each of which made a later one.
 
     Each trace is verified at the level ``level``, for the stages ``reached``. ``seconds`` are the
-    times of passes by name, ``makers`` the transforms that made traces, by index.
+    times of passes by name, ``makers`` the transforms that made traces, by index. ``begin`` is
+    called with the name of each pass that begins.
     """
 
     traces: list[Trace]
@@ -42,6 +43,7 @@ class Steps:
     strict: bool
     seconds: dict[str, float] = field(default_factory=dict)
     makers: dict[int, Ranked] = field(default_factory=dict)
+    begin: Callable[[str], None] = field(default=lambda name: None)
 
     @property
     def latest(self) -> Trace:
@@ -69,6 +71,7 @@ class Steps:
         self, name: str, plugin: str, apply: Callable[[Trace], Any], maker: Ranked | None = None
     ) -> None:
         """Run a pass, ``maker``'s or tj's own, on the latest trace; append and check its trace."""
+        self.begin(name)
         before = self.latest
         start = time.perf_counter()
         after = apply(before)
@@ -95,6 +98,7 @@ class Steps:
 
     def own(self, name: str) -> contextlib.AbstractContextManager[None]:
         """The context manager around a pass of tj's own: see `own_pass`."""
+        self.begin(name)
         return own_pass(name, strict=self.strict)
 
     def blaming(self) -> contextlib.AbstractContextManager[None]:

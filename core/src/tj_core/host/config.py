@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tj_core.errors import ConfigError, TjWarning, did_you_mean
 from tj_core.host.options import DEFAULT, Layer, Resolved, Value, env_layer, layer, resolve, schema
@@ -25,6 +25,10 @@ T = TypeVar("T")
 
 REST = "..."
 """The item that stands for the defaults in a list of names."""
+
+
+Topic = Literal["all", "compile", "graph_breaks", "recompiles"]
+"""The topics of log lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class CoreOptions:
     - ``cache_dir``: the folder of the caches on disk; by default in the user's cache folder;
       ``"none"`` keeps nothing.
     - ``trace_hooks``: print every call of a hook to stderr.
+    - ``logs``: the topics whose log lines are printed.
+    - ``progress``: show on a terminal how far a compilation of more than two seconds is.
     """
 
     plugins: tuple[str, ...] | None = None
@@ -71,6 +77,8 @@ class CoreOptions:
     freeze: bool = False
     cache_dir: str | None = None
     trace_hooks: bool = False
+    logs: tuple[Topic, ...] = ()
+    progress: bool = True
 
     def __post_init__(self) -> None:
         for name in ("max_entries", "recompile_limit"):

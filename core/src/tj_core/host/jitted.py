@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from tj_core.errors import TjError
+from tj_core.host.logs import log_break, log_compile, log_late, log_recompile
+from tj_core.showing import aligned, one_line, table_html, text_html
 
 if TYPE_CHECKING:
     from tj_core.compile.compilation import Compilation, Counts
@@ -19,7 +22,19 @@ if TYPE_CHECKING:
     from tj_core.ir.trace import Trace
     from tj_core.source import Source
 
-__all__ = ["Entry", "Fallback", "Guard", "JitOptions", "Jitted", "Stats", "jitted_of"]
+__all__ = [
+    "Entry",
+    "Fallback",
+    "Fragment",
+    "Guard",
+    "Guards",
+    "JitOptions",
+    "Jitted",
+    "Stats",
+    "jitted_of",
+]
+
+_serial = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +48,43 @@ class Guard:
         return f"{self.text}  # {self.source}" if self.source else self.text
 
 
+class Guards(tuple[Guard, ...]):
+    """The guards of an entry; shows itself with one guard a line."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tj guards>"
+
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
+
+
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """A part of the program that runs without tj: the reason, and the user's line."""
 
     reason: str
     source: Source | None = None
+
+    def __str__(self) -> str:
+        return f"{self.source.short()}: {self.reason}" if self.source else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A part of a program with graph breaks: the Python function that it is in, and its ends.
+
+    ``after`` is the graph break after which it begins, None at the function's beginning; ``ended``
+    the graph break that ends it, None where the function returns.
+    """
+
+    function: str
+    after: Fallback | None = None
+    ended: Fallback | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +99,19 @@ class JitOptions:
 class Entry:
     """A compiled specialisation of a program, with its guards.
 
-    ``compilation`` is None for a program that computes nothing on tensors.
+    ``compilation`` is None for a program that computes nothing on tensors. ``fragment`` is set for
+    a part between graph breaks. ``reason`` says why no earlier entry was right. ``number`` orders
+    the entries of a process.
     """
 
     compilation: Compilation | None
     guards: Callable[[], tuple[Guard, ...]] = tuple
+    fragment: Fragment | None = None
+    reason: str = ""
+    number: int = field(default_factory=lambda: next(_serial))
 
 
-@dataclass
+@dataclass(repr=False)
 class Stats:
     """Counters of one jitted callable; ``seconds`` are compile time by pass.
 
@@ -105,6 +156,33 @@ class Stats:
         finally:
             self.add_seconds({name: time.perf_counter() - start})
 
+    def include(self, other: Stats) -> None:
+        """Add the counters of ``other``."""
+        for name in _COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.add_seconds(other.seconds)
+        self.fallbacks = tuple(dict.fromkeys((*self.fallbacks, *other.fallbacks)))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The counters that are not zero, by name, and the seconds by pass."""
+        counted = {"calls": self.calls, **{name: getattr(self, name) for name in _COUNTERS}}
+        rows = [(name, str(value)) for name, value in counted.items() if value]
+        rows.append(("compile seconds", f"{self.compile_seconds:.3f}"))
+        rows += [(f"  {name}", f"{value:.3f}") for name, value in self.seconds.items()]
+        return rows + [("without tj", one_line(fallback)) for fallback in self.fallbacks]
+
+    def __str__(self) -> str:
+        return "\n".join(aligned(self.rows()))
+
+    def __repr__(self) -> str:
+        return (
+            f"<tj stats: {self.calls} calls, {self.hits} hits, {self.misses} misses, "
+            f"{self.entries} entries, {self.compile_seconds:.2f} s compiling>"
+        )
+
+    def _repr_html_(self) -> str:
+        return table_html(("counter", "value"), self.rows())
+
     def add(self, seconds: dict[str, float], counts: Counts) -> None:
         """Add the seconds of a compilation, and the counts of its regions."""
         self.add_seconds(seconds)
@@ -117,6 +195,9 @@ class Stats:
         """Add compile seconds by pass."""
         for name, value in seconds.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + value
+
+
+_COUNTERS = tuple(f.name for f in fields(Stats) if f.type == "int")
 
 
 class Jitted:
@@ -141,7 +222,9 @@ class Jitted:
         self.again = again
         self.session = session
         self.stats = Stats()
-        self.pipeline = replace(pipeline, later=self.stats.add)
+        self.pipeline = replace(pipeline, later=self._add_late)
+        self.breaks: dict[Fallback, None] = {}
+        self._logged = 0.0
         self.options = options
         self.entries: list[Entry] = []
         self.last: Entry | None = None
@@ -155,6 +238,10 @@ class Jitted:
         named = getattr(self.fn, "__qualname__", None)
         return named if isinstance(named, str) else type(self.fn).__qualname__
 
+    def showing(self) -> contextlib.AbstractContextManager[None]:
+        """A block around capture and compilation, which show their progress on a terminal."""
+        return self.pipeline.progress.showing(self.name, self.pipeline.passes)
+
     def compile(
         self, acquired: Trace, *, boxed: bool = False, sizes: ProgramSizes | None = None
     ) -> Compilation:
@@ -166,11 +253,27 @@ class Jitted:
         self.stats.add(compilation.seconds, compilation.counts)
         return compilation
 
+    def _add_late(self, seconds: dict[str, float], counts: Counts) -> None:
+        self.stats.add(seconds, counts)
+        self._logged += sum(seconds.values())
+        log_late(self.name, seconds)
+
     def add(self, entry: Entry) -> None:
         """Keep ``entry`` as the newest."""
         self.entries.append(entry)
         self.last = entry
         self.stats.entries = len(self.entries)
+        name = entry.fragment.function if entry.fragment else self.name
+        if entry.reason:
+            log_recompile(name, entry.reason)
+        spent, self._logged = self.stats.compile_seconds - self._logged, self.stats.compile_seconds
+        log_compile(name, spent, entry.compilation)
+
+    def note_break(self, found: Fallback, function: str = "") -> None:
+        """Note a graph break, in ``function`` if the program has several, and log it once."""
+        if found not in self.breaks:
+            self.breaks[found] = None
+            log_break(function or self.name, found)
 
     def drop(self, entry: Entry) -> None:
         """Remove ``entry``, if it is still kept."""

@@ -29,6 +29,7 @@ class Services(Protocol):
     tables: dict[str, RuleTable[Any]]
     executors: tuple[Executor, ...]
     language: Language
+    frontends: tuple[Any, ...]  # of `Frontend`, whose module imports this one
 
     @property
     def expand(self) -> RuleTable[Expand]:

@@ -18,6 +18,7 @@ from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.kept_programs import MOST, KeptPrograms
 from tj_core.compile.kept_regions import KeptRegions
 from tj_core.compile.pipeline import Pipeline
+from tj_core.compile.progress import Progress
 from tj_core.compile.transforms import Ranked, Transform
 from tj_core.contract.dialects import ContextSpeller, Dialect
 from tj_core.contract.executors import Executor
@@ -27,6 +28,7 @@ from tj_core.errors import ConfigError, PluginError, did_you_mean
 from tj_core.host.config import REST, load_config
 from tj_core.host.fingerprint import libraries_of, session_fingerprint
 from tj_core.host.frontends import Frontend
+from tj_core.host.logs import print_logs
 from tj_core.host.notices import UnfusedTraining
 from tj_core.host.plugins import PluginManager, split_plugins
 from tj_core.host.registration import Names, check_claims, check_rules, readers
@@ -73,6 +75,7 @@ class Session:
         if names is not None:
             values["plugins"] = names
         self.config = load_config(start, values)
+        print_logs(self.config.core.logs)
         self.plugins = PluginManager(self.config, objects)
         self.tags = TagRegistry(self.plugins.tags())
         self.tables = self._tables()
@@ -83,6 +86,7 @@ class Session:
         self.regions = FusedRegions(self.tags, self.config.core.strict)
         self.unfused_training = UnfusedTraining()
         self.finished: KeptPrograms | None = None
+        self.progress = Progress(self.config.core.progress)
         self._keep()
         self._check_registered()
 
@@ -190,6 +194,7 @@ class Session:
             strict=self.config.core.strict,
             regions=self.regions,
             finished=self.finished,
+            progress=self.progress,
             notice=functools.partial(
                 self.unfused_training.look_at, executors=ordered, transforms=ranked
             ),

@@ -18,6 +18,7 @@ from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
 from tj_core.ir.tags import NO_TAGS, TagSet
 from tj_core.ir.tree import leaves, map_tree
+from tj_core.showing import text_html
 
 if TYPE_CHECKING:
     from tj_core.ir.runtime import RuntimeValues
@@ -225,7 +226,7 @@ class PassRecord:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """A program: inputs, calls, outputs.
 
@@ -278,6 +279,12 @@ class Trace:
 
     def __str__(self) -> str:
         return self.python()
+
+    def __repr__(self) -> str:
+        return f"<tj trace {self.name!r} at stage {self.stage.name}: {len(self.calls)} calls>"
+
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
 
     def python(self, *, sources: bool = True, bodies: bool = True) -> str:
         """The program as Python text, deterministic. See `tj_core.text.printer`."""

@@ -38,16 +38,28 @@ if TYPE_CHECKING:
     from tj_core.ir.effects import Effects
     from tj_core.source import Source
 
-__all__ = ["call_text", "is_name", "keyword_text", "print_trace", "value_text"]
+__all__ = ["call_text", "is_name", "keyword_text", "print_trace", "printed_lines", "value_text"]
 
 INDENT = "    "
 
 
 def print_trace(trace: Trace, *, sources: bool = True, bodies: bool = True) -> str:
     """The whole program as text, imports included."""
-    lines = [*trace.language.prelude(_namespaces(trace))]
-    lines += ["", ""] if lines else []
-    return "\n".join([*lines, *_function(trace, sources, bodies)]) + "\n"
+    lines = printed_lines(trace, sources=sources, bodies=bodies)
+    return "\n".join(line for line, _ in lines) + "\n"
+
+
+def printed_lines(
+    trace: Trace, *, sources: bool = True, bodies: bool = True
+) -> Iterator[tuple[str, BoundSymbol | None]]:
+    """The lines of the whole program, each with the call that it belongs to, if any."""
+    head = [*trace.language.prelude(_namespaces(trace))]
+    head += ["", ""] if head else []
+    yield from ((line, None) for line in head)
+    yield from _function(trace, sources, bodies)
+
+
+_Lines = Iterator[tuple[str, "BoundSymbol | None"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +71,20 @@ class _Style:
     usual: str | None = None
 
 
-def _function(trace: Trace, sources: bool, bodies: bool) -> Iterator[str]:
-    yield f"def {trace.name}({', '.join(p.name for p in trace.inputs)}):"
+def _function(trace: Trace, sources: bool, bodies: bool) -> _Lines:
+    yield f"def {trace.name}({', '.join(p.name for p in trace.inputs)}):", None
     extras = {"stage": trace.stage.name}
     usual = _usual_executor(trace)
     extras |= _present(context=dict(trace.context.items), tags=dict(trace.tags), executor=usual)
-    yield f"{INDENT}#: {_keywords(extras)}"
-    for line in _inside(trace, _Style(sources, bodies, usual)):
-        yield INDENT + line
+    yield f"{INDENT}#: {_keywords(extras)}", None
+    for line, call in _inside(trace, _Style(sources, bodies, usual)):
+        yield INDENT + line, call
 
 
-def _inside(trace: Trace, style: _Style) -> Iterator[str]:
-    yield from map(_meta_comment, trace.inputs)
+def _inside(trace: Trace, style: _Style) -> _Lines:
+    yield from ((_meta_comment(p), None) for p in trace.inputs)
     yield from _calls(trace, style)
-    yield f"return {value_text(trace.outputs)}"
+    yield f"return {value_text(trace.outputs)}", None
 
 
 def _subprogram(subprogram: Subprogram, enclosing: Context, style: _Style) -> Iterator[str]:
@@ -86,7 +98,7 @@ def _subprogram(subprogram: Subprogram, enclosing: Context, style: _Style) -> It
     extras |= {} if context is None else {"context": context}
     if extras:
         yield f"{INDENT}#: {_keywords(extras)}"
-    for line in _inside(program, style):
+    for line, _ in _inside(program, style):
         yield INDENT + line
 
 
@@ -98,7 +110,7 @@ def _usual_executor(trace: Trace) -> str | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def _calls(trace: Trace, style: _Style) -> Iterator[str]:
+def _calls(trace: Trace, style: _Style) -> _Lines:
     source: Source | None = None
     context: Context = Context()
     indent = ""
@@ -108,17 +120,17 @@ def _calls(trace: Trace, style: _Style) -> Iterator[str]:
             entered = trace.language.enter(call.context, trace.context)
             indent = INDENT if entered else ""
             if entered:
-                yield f"with {', '.join(entered)}:"
+                yield f"with {', '.join(entered)}:", None
         if style.sources and call.source and call.source != source:
             source = call.source
-            yield f"{indent}# {source.short()}"
+            yield f"{indent}# {source.short()}", None
         for subprogram in call.subprograms:
             for line in _subprogram(subprogram, call.context, style):
-                yield indent + line
+                yield indent + line, call
         executor = None if call.executor == style.usual else call.executor or ""
         shown = call.replace(context=beyond, executor=executor)
         for line in print_call(shown, bodies=style.bodies):
-            yield indent + line
+            yield indent + line, call
 
 
 def print_call(

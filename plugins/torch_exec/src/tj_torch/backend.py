@@ -10,6 +10,7 @@ from tj_core.internal import backend_state
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo import autograd_functions
+from tj_torch.dispatch.behind import noted
 from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.ops.service import TorchDialects
 
@@ -40,4 +41,8 @@ def tj(
         raise TypeError(f"backend 'tj' does not take {', '.join(sorted(unsupported))}")
     jitted = backend_state(graph, **(options or {}))
     compiler = GraphCompiler(jitted, TorchDialects.of(jitted.session))
-    return compiler.backend(graph, examples)
+    return noted(
+        jitted,
+        lambda: backend_state(tj, **(options or {})),
+        lambda: compiler.backend(graph, examples),
+    )

@@ -14,7 +14,6 @@ from tj_core.extend import (
     CannotExpandError,
     CaptureError,
     Compilation,
-    Entry,
     Jitted,
     PassError,
     Source,
@@ -34,6 +33,7 @@ from tj_torch.capture.inputs import STATIC
 from tj_torch.capture.probing import settle
 from tj_torch.capture.sources import node_source
 from tj_torch.capture.tensor_places import Held, held_by
+from tj_torch.dispatch.behind import entry_of
 from tj_torch.dispatch.fallbacks import fall_back, fall_back_from
 from tj_torch.guards.ambient import below_mode
 from tj_torch.guards.branches import branch_on_state, branch_on_values
@@ -98,11 +98,12 @@ class GraphCompiler:
         return branch_on_values(
             compilation,
             check_of(self.dialects.tables, acquired.trace, len(acquired.held)),
-            lambda values: self.again(graph, values, sources, parameters),
+            lambda values: self.again(compilation, graph, values, sources, parameters),
         )
 
     def again(
         self,
+        first: Compilation,
         graph: torch.fx.GraphModule,
         values: Sequence[Any],
         sources: Mapping[int, str],
@@ -110,14 +111,17 @@ class GraphCompiler:
     ) -> Callable[..., Any]:
         """Compile ``graph`` anew for ``values``, which differ from its examples in being leaves.
 
-        The guards hold for these values. Returns the graph's own forward if that fails.
+        The guards hold for these values. The new compilation is a variant of ``first``. Returns
+        the graph's own forward if that fails.
         """
         with dynamo.compiling(), self.jitted.lock:
             try:
-                return self.compile(graph, values, sources, parameters).function
+                made = self.compile(graph, values, sources, parameters)
             except (CaptureError, PassError) as error:
                 fall_back_from(self.jitted, error)
                 return graph.forward
+            first.variants.append(made)
+            return made.function
 
     @contextlib.contextmanager
     def own(self, name: str, *but: type[Exception]) -> Iterator[None]:
@@ -173,7 +177,7 @@ class GraphCompiler:
                 fall_back_from(self.jitted, error)
                 empty(graph)
                 raise dynamo.skipped(error.message) from error
-            entry = Entry(compilation)
+            entry = entry_of(compilation, self.jitted)
             try:
                 self.jitted.add(entry)
             except BaseException:  # interrupted: nobody gets the program

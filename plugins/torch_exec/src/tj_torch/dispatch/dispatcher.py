@@ -15,7 +15,7 @@ from tj_core.internal import collecting_less
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.error_notes import with_notes
-from tj_torch.dispatch.recompiles import Explain, recurs
+from tj_torch.dispatch.recompiles import Explain, changed, recurs
 from tj_torch.guards.ambient import ambient_mode, interpreting
 
 if TYPE_CHECKING:
@@ -201,7 +201,12 @@ class Dispatcher(Generic[R]):
                 # One compilation at a time in the process: sessions share expansions, and Dynamo
                 # has global state. Dynamo's lock is taken first, as where it calls the backend.
                 given = self.programs.given(call)
-                with dynamo.compiling(given), self.jitted.lock, collecting_less():
+                with (
+                    dynamo.compiling(given),
+                    self.jitted.lock,
+                    self.jitted.showing(),
+                    collecting_less(),
+                ):
                     late = call.found(self.entries.rows)
                     row = self._compile(call) if late is None else late
             except failures as error:
@@ -225,13 +230,22 @@ class Dispatcher(Generic[R]):
         reason = recurs(self.explain.values(), call.frame, self.limit)
         if reason is not None:
             raise _RefusedError(reason)
+        why = self._changed(call)
         made = self.programs.compile(self, call)
+        made.entry.reason = why
         if made.explain is not None:
             self.explain[made.entry] = made.explain
         self.entries.add(made.entry, made.row)
         if not call.holds(made.row):
             self.entries.fall_back(_UNFIT, None)
         return made.row
+
+    def _changed(self, call: Call[R]) -> str:
+        """The first guard of the newest entry that fails for ``call``, in words; else empty."""
+        newest = self.jitted.last
+        explain = self.explain.get(newest) if newest is not None else None
+        guard = explain(call.frame) if explain is not None else None
+        return changed(guard, call.frame) if guard else ""
 
     def _without(self, failure: Exception) -> Callable[..., Any]:
         """Function that runs a call without a program, because of ``failure``."""

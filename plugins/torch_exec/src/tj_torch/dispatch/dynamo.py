@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import CaptureError, Compilation, Entry, Jitted, PassError
+from tj_core.extend import CaptureError, Compilation, Entry, Fallback, Jitted, PassError
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.sources import stack_source
@@ -258,6 +258,7 @@ class DynamoPrograms:
                 lambda: dispatcher.entries.skipped(reason, stack),
             )
         reason = f"graph break: {first_lines(failure.reason)}"
+        jitted.note_break(Fallback(reason, source))
         dispatcher.entries.fall_back(reason, source, silent=failure.wanted)
         dispatcher.elsewhere = self.hooked(dispatcher)
         dispatcher.elsewhere_calls += 1

@@ -12,6 +12,7 @@ from tj_core.extend import Frontend, Jitted, TjError
 
 from tj_torch.capture.dynamo.foundations import essential_missing
 from tj_torch.dispatch.autocast import autocasting
+from tj_torch.dispatch.behind import states_behind
 from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.dispatch.dispatcher import Dispatcher, Programs
 from tj_torch.dispatch.dynamo import DynamoPrograms
@@ -37,7 +38,7 @@ def frontends(probe: bool = False) -> tuple[Frontend, ...]:
     """
     return (
         Frontend("fx", is_exported, _fx, priority=20),
-        Frontend("dynamo", callable, partial(_wrap, True, probe), priority=10),
+        Frontend("dynamo", callable, partial(_wrap, True, probe), 10, states_behind),
         Frontend("dynamo_hook", callable, partial(_wrap, False, probe)),
     )
 

@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tj_core.internal import callable_html
+
 from tj_torch.torch_private.composable import share_state
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ class JittedModule:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the compiled program, hooks included; compile first if no entry's guards hold."""
         return self._tj_call(*args, **kwargs)
+
+    def _repr_html_(self) -> str:
+        """HTML for notebooks: counters, programs and traces."""
+        return callable_html(self.__tj__)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A jitted copy of the module; compiled entries stay behind."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-__all__ = ["Explain", "recurs"]
+__all__ = ["Explain", "changed", "recurs"]
 
 Explain = Callable[[dict[str, Any]], str | None]
 """Text of the first of an entry's guards that fails on a frame's locals; None if all hold."""
@@ -31,6 +31,45 @@ def recurs(entries: Iterable[Explain], frame: dict[str, Any], limit: int) -> str
                 "recompile_limit)"
             )
     return None
+
+
+def changed(guard: str, frame: dict[str, Any]) -> str:
+    """The failing ``guard`` in words, with the old and the new value where it compares one.
+
+    Dynamo's guards on tensors say in words what they expected, and what there is.
+    """
+    text = _local(next(_beginnings(guard), guard).strip())
+    name = _compared(guard)
+    if name is None:
+        return text
+    old = text.partition(" == ")[2] or "empty"
+    try:
+        new = repr(_value(ast.parse(name, mode="eval").body, frame))
+    except Exception:  # an expression over what only Dynamo's own scope has
+        return text
+    return f"{_local(name)} was {old}, is {new[:_LONGEST]}"
+
+
+def _value(node: ast.expr, frame: dict[str, Any]) -> Any:
+    """The value of an expression over the locals of a frame, which guards call ``L``."""
+    if isinstance(node, ast.Name) and node.id == "L":
+        return frame
+    if isinstance(node, ast.Subscript):
+        return _value(node.value, frame)[ast.literal_eval(node.slice)]
+    if isinstance(node, ast.Attribute):
+        return getattr(_value(node.value, frame), node.attr)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "len":
+        return len(_value(node.args[0], frame))
+    raise ValueError(ast.unparse(node))
+
+
+_LONGEST = 80
+"""Most characters of a value's text."""
+
+
+def _local(name: str) -> str:
+    """The expression for the user: without the dict of Dynamo's locals."""
+    return re.sub(r"\bL\['(\w+)'\]", r"\1", name)
 
 
 def _compared(guard: str) -> str | None:

@@ -18,6 +18,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "_foreach_lerp_": ("have it recorded as it is", "calls as they are"),
     },
     "torch._C._dynamo.eval_frame": {
+        "_debug_get_cache_entry_list": ("see the guards of a fragment", "graph breaks"),
         "set_code_exec_strategy": ("run frames of tj's own code as they are",),
         "set_eval_frame": ("take PyTorch's hook off while a program is captured",),
     },
@@ -28,7 +29,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._decomp": {
         "decompositions": ("replace the formula of an LSTM's layer", "states of an LSTM"),
     },
-    "torch._guards": {"TracingContext": ("have guards collected",)},
+    "torch._guards": {
+        "CompileContext": ("tell the guards of a fragment", "graph breaks"),
+        "TracingContext": ("have guards collected",),
+    },
     "torch.nn.modules.activation": {
         "_is_make_fx_tracing": (
             "tell modules for attention that nothing is traced",
@@ -88,6 +92,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "FrameExecStrategy": ("answer PyTorch's hook, for frames that are called, too",),
     },
     "torch._dynamo.utils": {
+        "graph_break_reasons": ("say why a fragment begins where it does", "graph breaks"),
         "dynamo_timed": ("have Dynamo's clocks run, which it asks for",),
         "get_metrics_context": ("have Dynamo's counters there, which it asks for",),
     },

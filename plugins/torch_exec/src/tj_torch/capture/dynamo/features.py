@@ -355,6 +355,13 @@ FEATURES: tuple[Correction, ...] = (
         Needs(names=_names("apply"), of_pytorch=True),
         probes.functions,
     ),
+    Correction(
+        "graph breaks",
+        "tj.programs says where each fragment begins and ends, and why",
+        "tj.programs lists fragments without their places",
+        probe=probes.graph_breaks,
+        needs=Needs(),
+    ),
     Correction.of(
         "strides of kernels",
         "what a program reads of strides is what the kernel returns",

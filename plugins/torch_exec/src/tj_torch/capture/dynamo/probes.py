@@ -15,7 +15,7 @@ import torch
 from tj_torch.capture.eager_probe import equal_to_eager, jitted, scope_of
 from tj_torch.torch_private.composable import NAMES
 
-__all__ = ["captured", "sharded_modules"]
+__all__ = ["captured", "graph_breaks", "sharded_modules"]
 
 
 def captured() -> None:
@@ -28,6 +28,26 @@ def captured() -> None:
         fallbacks = [fallback.reason for fallback in tj.stats(program).fallbacks]
         assert not fallbacks, fallbacks[0]
         assert "gelu" in str(tj.last_trace(program)), "the program has no trace"
+
+
+def graph_breaks() -> None:
+    """See that both fragments of a program say where its graph break is."""
+    with scope_of(_BROKEN) as scope, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = jitted(scope["f"], tj.Session(["torch"]))
+        program(torch.ones(2))
+        first, second = tj.programs(program)
+        assert first.ended is not None, "nothing ends the first fragment"
+        assert second.after == first.ended, "the second fragment begins elsewhere"
+        assert first.guards, "the first fragment has no guards"
+
+
+_BROKEN = """
+def f(x):
+    y = x.sin()
+    torch._dynamo.graph_break()
+    return y.cos()
+"""
 
 
 def sharded_modules() -> None:

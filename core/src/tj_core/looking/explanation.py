@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.compilation import Compilation, Track
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Symbol
+from tj_core.showing import aligned, folded_html, table_html, text_html
 
 if TYPE_CHECKING:
     from tj_core.compile.region_kernels import RegionKernel
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tj_core.ir.trace import Change, Trace
     from tj_core.passes.claim_record import ClaimRecord
 
-__all__ = ["Explanation", "RegionUse", "explain_compilation"]
+__all__ = ["Explanation", "RegionUse", "explain_compilation", "explain_part"]
 
 HEADER = ("call", "operation", "executor", "declined by", "source")
 GRADIENTS = ("call", "rule", "whose", "declined by")
@@ -35,7 +36,7 @@ class RegionUse:
     calls: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """The claims of one compiled program, and its fallbacks. `str` is a plain table.
 
@@ -74,22 +75,63 @@ class Explanation:
         ordered = sorted(found.items(), key=lambda item: -len(item[1]))
         return {key: tuple(calls) for key, calls in ordered}
 
-    def __str__(self) -> str:
-        lines = _table([HEADER, *self.rows()])
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for ``tj explain --json``; the keys are stable."""
+        return {
+            "claims": [_named(HEADER, row) for row in self.rows()],
+            "others": {
+                name: [_named(HEADER, _row(record)) for record in claims]
+                for name, claims in self.others.items()
+            },
+            "gradients": [_named(GRADIENTS, _gradient(change)) for change in self.gradients],
+            "regions": [_named(REGIONS, _region(use)) for use in self.regions],
+            "without": [
+                {"transform": name, "reason": answer.reason, "source": _source(answer.source)}
+                for name, answer in self.declined
+            ],
+            "fallbacks": [
+                {"reason": fallback.reason, "source": _source(fallback.source)}
+                for fallback in self.fallbacks
+            ],
+        }
+
+    def tables(self) -> Iterator[tuple[str, Sequence[str], Sequence[tuple[str, ...]]]]:
+        """The tables: title, header and rows of each."""
+        yield "", HEADER, list(self.rows())
         for name, claims in self.others.items():
-            lines += ["", f"{name}:", *_table([HEADER, *map(_row, claims)])]
+            yield name, HEADER, list(map(_row, claims))
         if declines := self.declines():
-            rows = ((*key, str(len(calls)), calls[0]) for key, calls in declines.items())
-            lines += ["", "declines:", *_table([DECLINES, *rows])]
+            rows = [(*key, str(len(calls)), calls[0]) for key, calls in declines.items()]
+            yield "declines", DECLINES, rows
         if self.gradients:
-            lines += ["", "gradients:", *_table([GRADIENTS, *map(_gradient, self.gradients)])]
+            yield "gradients", GRADIENTS, list(map(_gradient, self.gradients))
         if self.regions:
-            lines += ["", "regions:", *_table([REGIONS, *map(_region, self.regions)])]
+            yield "regions", REGIONS, list(map(_region, self.regions))
+
+    def remarks(self) -> Iterator[str]:
+        """The transforms that declined the program, and its parts that run without tj."""
         for name, answer in self.declined:
-            lines.append(f"without {name}: {answer.reason}{_at(answer.source)}")
+            yield f"without {name}: {answer.reason}{_at(answer.source)}"
         for fallback in self.fallbacks:
-            lines.append(f"without tj: {fallback.reason}{_at(fallback.source)}")
-        return "\n".join(lines)
+            yield f"without tj: {fallback.reason}{_at(fallback.source)}"
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for title, header, rows in self.tables():
+            lines += ["", f"{title}:"] if title else []
+            lines += aligned([header, *rows])
+        return "\n".join([*lines, *self.remarks()])
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name} {count}" for name, count in self.counts().items())
+        return f"<tj explanation: {counts or 'no calls'}>"
+
+    def _repr_html_(self) -> str:
+        parts = [
+            folded_html(title, table_html(header, rows)) if title else table_html(header, rows)
+            for title, header, rows in self.tables()
+        ]
+        return "".join(parts) + "".join(map(text_html, self.remarks()))
 
 
 def _row(record: ClaimRecord) -> tuple[str, str, str, str, str]:
@@ -100,6 +142,14 @@ def _row(record: ClaimRecord) -> tuple[str, str, str, str, str]:
         _reasons(record.declined),
         record.source.short() if record.source else "",
     )
+
+
+def _named(header: Sequence[str], row: Sequence[str]) -> dict[str, str]:
+    return {name.replace(" ", "_"): cell.strip() for name, cell in zip(header, row, strict=True)}
+
+
+def _source(source: object) -> str | None:
+    return str(source) if source else None
 
 
 def _gradient(change: Change) -> tuple[str, ...]:
@@ -127,14 +177,6 @@ def _reasons(declined: Sequence[tuple[str, str]]) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in declined)
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
 def _at(source: object) -> str:
     return f" at {source}" if source else ""
 
@@ -152,3 +194,17 @@ def explain_compilation(
         regions += _regions(name, track.traces[-1], track.regions)
     claims = tuple(compilation.claims)
     return Explanation(claims, fallbacks, compilation.declined, gradients, others, tuple(regions))
+
+
+def explain_part(
+    compilation: Compilation, part: str, fallbacks: tuple[Fallback, ...] = ()
+) -> Explanation:
+    """The explanation of the program ``part`` beside the main one: of its backward, for instance.
+
+    It is empty for a program that is not compiled yet.
+    """
+    track = compilation.others[part]
+    if not isinstance(track, Track):
+        return Explanation((), fallbacks)
+    regions = tuple(_regions(part, track.traces[-1], track.regions))
+    return Explanation(tuple(track.claims), fallbacks, regions=regions)

@@ -1,0 +1,1 @@
+"""Looking at compiled programs: listing, differences, pages, log lines and progress."""
