@@ -28,7 +28,7 @@ NEEDED = (
 
 PACKAGES = (
     *("tj_core", "tj_torch", "tj_autograd", "tj_autocast", "tj_subclass", "tj_inductor"),
-    *("tj_onednn", "tj_nvfuser", "tj_cudagraph", "tj_distributed"),
+    *("tj_onednn", "tj_nvfuser", "tj_cudagraph", "tj_distributed", "tj_report"),
 )
 EXACT = {
     "TJ_DISABLE": "inductor,example_fuser,onednn",

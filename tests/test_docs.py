@@ -33,6 +33,7 @@ _serial = itertools.count()
 NEEDED = {
     "autocast.md": "tj_autocast",
     "cudagraph.md": "tj_cudagraph",
+    "looking.md": "tj_report",
     "nvfuser.md": "tj_nvfuser",
     "subclasses.md": "tj_subclass",
 }
@@ -232,6 +233,7 @@ SOURCES = {
     "tj-onednn": "plugins/onednn_exec/src/tj_onednn",
     "tj-nvfuser": "plugins/nvfuser_exec/src/tj_nvfuser",
     "tj-cudagraph": "plugins/cudagraph_transform/src/tj_cudagraph",
+    "tj-report": "plugins/report/src/tj_report",
     "tj-conformance": "plugins/conformance/src/tj_conformance",
 }
 

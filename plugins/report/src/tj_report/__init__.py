@@ -1,0 +1,1 @@
+"""tj-report: one HTML page about the programs behind a callable."""

@@ -1,0 +1,50 @@
+"""The command ``tj report``, as the command line finds it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from tj_core.cli import main as cli
+from tj_report.command import report_command
+
+PROGRAM = """
+import tj_core as tj
+from tj_core.testing.numeric import NumericPlugin
+from tj_report import plugin
+
+@tj.jit(plugins=[plugin, NumericPlugin()])
+def doubled(x):
+    return x + x
+
+def main():
+    doubled([1.0, 2.0])
+    return doubled
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "prog.py").write_text(PROGRAM)
+    yield
+    sys.modules.pop("prog", None)
+
+
+class _Session:
+    """A session with the command, whatever is installed."""
+
+    class plugins:
+        @staticmethod
+        def cli_commands():
+            return [("report", report_command())]
+
+
+def test_the_page_of_a_program(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tj_core.host.session.Session", lambda **kwargs: _Session)
+    assert cli.main(["report", "prog.py:main", "-o", "page.html"]) == 0
+    assert capsys.readouterr().out == "page.html\n"
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "<title>tj: prog.py:main</title>" in page
+    assert "num.add" in page
