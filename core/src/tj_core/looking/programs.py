@@ -14,7 +14,7 @@ from tj_core.showing import aligned, one_line, table_html, text_html
 
 if TYPE_CHECKING:
     from tj_core.compile.compilation import Compilation
-    from tj_core.compile.kernels import RegionKernel
+    from tj_core.compile.region_kernels import RegionKernel
     from tj_core.ir.trace import Trace
     from tj_core.passes.claim_record import ClaimRecord
 
