@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from tj_core.looking.programs import programs_of, states_of
+from tj_core.looking.programs import own_states, programs_of
 from tj_core.looking.views import stats
 from tj_core.showing import folded_html
 
@@ -17,7 +17,7 @@ _MOST = 20
 
 def callable_html(fn: Any) -> str:
     """The HTML of a jitted callable, or of its state: counters, programs, and their traces."""
-    counted, found, states = stats(fn), programs_of(fn), states_of(fn)
+    counted, found, states = stats(fn), programs_of(fn), own_states(fn)
     name = html.escape(states[0].name if states else "")
     head = (
         f"<b>{name}</b>, jitted: {counted.calls} calls, {counted.hits} hits, "

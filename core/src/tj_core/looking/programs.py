@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tj_core.ir.trace import Trace
     from tj_core.passes.claim_record import ClaimRecord
 
-__all__ = ["CompiledProgram", "Programs", "merged_stats", "programs_of", "states_of"]
+__all__ = ["CompiledProgram", "Programs", "merged_stats", "own_states", "programs_of", "states_of"]
 
 HEADER = ("program", "kind", "function", "calls", "runs after the graph break")
 
@@ -162,6 +162,15 @@ def states_of(fn: Any) -> tuple[Jitted, ...]:
             "that holds one, or one of tj.programs(...)",
         )
     return tuple(found)
+
+
+def own_states(fn: Any) -> tuple[Jitted, ...]:
+    """The state of ``fn`` itself, without those inside of it; else as `states_of`.
+
+    :raises TjError: see `states_of`.
+    """
+    own = fn if isinstance(fn, Jitted) else getattr(fn, "__tj__", None)
+    return (own,) if isinstance(own, Jitted) else states_of(fn)
 
 
 def programs_of(fn: Any) -> Programs:

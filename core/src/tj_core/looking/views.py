@@ -15,8 +15,8 @@ from tj_core.looking.programs import (
     CompiledProgram,
     Programs,
     merged_stats,
+    own_states,
     programs_of,
-    states_of,
 )
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ def stats(fn: Any) -> Stats:
 
     For one of `programs`, those of the callable that it belongs to.
     """
-    return merged_stats(states_of(fn))
+    return merged_stats(own_states(fn))
 
 
 def guards(fn: Any) -> Guards:
     """The conditions under which ``fn``'s newest entry is used; none before it is called."""
     if isinstance(fn, CompiledProgram):
         return Guards(fn.guards)
-    entry = _newest_entry(states_of(fn))
+    entry = _newest_entry(own_states(fn))
     return Guards(entry.guards()) if entry is not None else Guards()
 
 
@@ -128,7 +128,7 @@ def _newest(fn: Any) -> Compilation:
     """
     if isinstance(fn, CompiledProgram):
         return fn.compilation
-    states = states_of(fn)
+    states = own_states(fn)
     entry = _newest_entry(states)
     if entry is None or entry.compilation is None:
         name = states[0].name if states else getattr(fn, "__qualname__", type(fn).__qualname__)

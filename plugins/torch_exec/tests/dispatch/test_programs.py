@@ -128,6 +128,17 @@ def test_jitted_parts_of_a_module_are_found():
     assert found == ["nn.functional.linear", "relu", "sigmoid", "tanh"]
 
 
+def test_a_jitted_module_speaks_of_itself_and_lists_those_inside():
+    outer = tj.jit(torch.nn.Sequential(tj.jit(torch.nn.Linear(3, 3)), torch.nn.ReLU()))
+    outer[0](X)
+    outer(X)
+    outer[0](torch.ones(2, 3))
+    assert tj.stats(outer).entries == 1
+    assert operations(tj.programs(outer)[1]) == ["nn.functional.linear", "nn.functional.relu"]
+    assert tj.last_trace(outer) == tj.last_trace(tj.programs(outer)[1])
+    assert len([p for p in tj.programs(outer) if not p.part]) == 3
+
+
 def test_programs_of_torch_compile_end_with_their_code():
     compiled = torch.compile(lambda x: x.sin(), backend="tj")
     compiled(X)

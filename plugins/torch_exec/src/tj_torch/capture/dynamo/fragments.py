@@ -82,7 +82,7 @@ def _guards_of(code: types.CodeType) -> Callable[[], tuple[str, ...]]:
     def texts() -> tuple[str, ...]:
         live = reference()
         for entry in () if live is None else _cached(live):
-            if str(entry.compile_id) == number:
+            if str(getattr(entry, "compile_id", None)) == number:
                 return tuple(map(str, entry.guard_manager.code_parts))
         return ()
 
@@ -164,5 +164,5 @@ def cached_backends(fn: Any) -> Iterator[Any]:
     code = getattr(getattr(original, "__func__", original), "__code__", None)
     try:
         yield from () if code is None else (entry.backend for entry in _cached(code))
-    except MissingNameError:
+    except (MissingNameError, AttributeError):  # the feature "graph breaks" is lost
         return
