@@ -41,6 +41,14 @@ def test_a_short_one_shows_nothing(console):
     assert console.file.getvalue() == ""
 
 
+def test_the_time_counts_from_the_beginning(console):
+    progress = Progress(True, 1.0, console)
+    with progress.showing("f", 5):
+        wait_for(console.file.getvalue)
+        (task,) = progress._bar.tasks
+        assert task.elapsed >= 1.0
+
+
 def test_it_can_be_switched_off(console):
     with Progress(False, 0.0, console).showing("f", 5):
         time.sleep(0.05)

@@ -90,6 +90,8 @@ class Progress:
             console = self.console or Console(stderr=True)
             self._bar = Bar(*columns, console=console, transient=True)
             self._bar.add_task(**self._facts())
+            (task,) = self._bar.tasks
+            task.start_time -= self.after  # the seconds since the compilation began
             self._bar.start()
 
     def _end(self) -> None:
