@@ -242,7 +242,8 @@ def test_a_missing_name_costs_the_features_that_the_table_says(
     dynamo.forget()
     lost = missing(FEATURES, Observations())
     assert lost.keys() <= {*known.features} or "capture" in known.features
-    said = is_right()
+    # One word on the version, and one where the program is among those that need the feature.
+    said = [s for s in is_right() if "needs what this PyTorch lacks" not in s]
     assert len(said) <= 1 or all(str(torch.__version__) in s for s in said)
 
 

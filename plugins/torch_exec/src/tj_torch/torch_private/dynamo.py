@@ -105,7 +105,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "functions": ("replace how arguments are bound to parameters", "keywords"),
         "misc": ("replace draws and context variables", "random numbers of Python",
                  "context variables"),
-        "nn_module": ("replace how lazy modules are initialised", "lazy modules"),
+        "nn_module": ("replace how modules are called", "lazy modules", "keywords"),
         "user_defined": ("replace how objects of a program's classes are read and made",),
     },
     "torch._dynamo.variables.base": {
