@@ -20,19 +20,19 @@ Distributions = Any
 
 ADAPTERS = (
     "tj_torch/torch_private/", "tj_inductor/adapter/", "tj_onednn/names.py",
-    "tj_cudagraph/names.py", "tj_cudagraph/testing/recorder.py", "tj_distributed/adapter.py",
+    "tj_cudagraph/names.py", "tj_cudagraph/testing/recorder.py", "tj_distributed/names.py",
     "tj_example_subclass/tensor.py",
 )  # fmt: skip
 
 TABLES = (
     "tj_torch.capture.dynamo.features", "tj_inductor.adapter.features", "tj_onednn.names",
     "tj_cudagraph.names", "tj_nvfuser.testing.names",
+    "tj_distributed.names",
 )  # fmt: skip
 """The modules of all tables of this tree."""
 
-NO_TABLE = ("tj_conformance", "tj_distributed", "tj_example_subclass")
-"""Packages without a table: one compares with PyTorch's inside, one is no plugin; the two names of
-tj-distributed stand in its adapter alone."""
+NO_TABLE = ("tj_conformance", "tj_example_subclass")
+"""Packages without a table: one compares with PyTorch's inside, one is no plugin."""
 
 
 def private_names(file: Path) -> Iterator[str]:

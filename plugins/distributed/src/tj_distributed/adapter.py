@@ -1,12 +1,15 @@
-"""Private names of ``torch.distributed``: groups by name, their stores, waits."""
+"""Groups of ``torch.distributed`` by name, their stores, and waits."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import distributed
-from torch.distributed import distributed_c10d
+
+from tj_distributed import names
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Members", "finish", "members"]
 
@@ -39,7 +42,7 @@ class Members:
 
 def finish(tensor: torch.Tensor) -> None:
     """Wait for the collective that gives ``tensor``, in C++; nothing can interrupt it."""
-    torch.ops._c10d_functional.wait_tensor.default(tensor)
+    names.WAIT(tensor)
 
 
 def members(name: str) -> tuple[Any, Members]:
@@ -47,6 +50,5 @@ def members(name: str) -> tuple[Any, Members]:
 
     :raises ValueError: if there is none, as after ``destroy_process_group``.
     """
-    resolve: Any = distributed_c10d._resolve_process_group
-    group = resolve(name)
+    group = names.resolve_group(name)
     return group, Members(group, "tj")

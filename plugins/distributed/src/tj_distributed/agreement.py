@@ -72,7 +72,8 @@ class MembersOf(Protocol):
 class Agreement:
     """The word of this rank and of the others in one group.
 
-    ``failure`` is set as soon as a difference is known; whoever waits for a collective raises it.
+    ``runs`` is the number of programs begun. ``failure`` is set as soon as a difference is
+    known; whoever waits for a collective raises it.
     """
 
     def __init__(self, name: str, members: MembersOf, options: Options) -> None:
@@ -80,7 +81,7 @@ class Agreement:
         self.members = members
         self.options = options
         self.failure: str | None = None
-        self._runs = 0
+        self.runs = 0
         self._said: set[str] = set()
         self._later: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -96,8 +97,8 @@ class Agreement:
         """
         key = digest(found)
         with self._lock:
-            self._runs += 1
-            run, new = self._runs, key not in self._said
+            self.runs += 1
+            run, new = self.runs, key not in self._said
             self._said.add(key)
         self.check()
         if new:
@@ -133,7 +134,7 @@ class Agreement:
                 if time.monotonic() > deadline:
                     break
                 time.sleep(_POLL)
-            self._compared(self._runs, "", ())
+            self._compared(self.runs, "", ())
             notes = [self._last(rank) for rank in range(self.members.size)]
         except Exception as gone:  # the rank that held the store has ended
             notes = [f"the store of the group does not answer: {gone}"]
@@ -144,7 +145,7 @@ class Agreement:
 
     def _last(self, rank: int) -> str:
         """Line on the last run that ``rank`` has begun, of those that the store keeps."""
-        for run in range(self._runs + 1, max(0, self._runs - _KEPT), -1):
+        for run in range(self.runs + 1, max(0, self.runs - _KEPT), -1):
             if self.members.has(f"run/{run}/{rank}"):
                 key = self.members.get(f"run/{run}/{rank}")
                 names = ", ".join(str(c) for c in from_text(self.members.get(f"sequence/{key}")))

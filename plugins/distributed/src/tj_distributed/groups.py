@@ -58,6 +58,10 @@ class Groups:
             found = self._parsed[text] = from_text(text)
         return found
 
+    def runs(self) -> int:
+        """Number of programs begun in all groups."""
+        return sum(agreement.runs for _, agreement in self._found.values())
+
     def check(self) -> None:
         """Raise what any group's ranks have found."""
         for _, agreement in list(self._found.values()):

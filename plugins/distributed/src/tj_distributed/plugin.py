@@ -25,15 +25,25 @@ def tj_available() -> str | None:
 
 
 @hookimpl
+def tj_lacking(cache_dir: str | None) -> str | None:
+    from tj_torch.installation import Probed
+
+    return Probed("tj-distributed", "tj_distributed").lacking(cache_dir)
+
+
+@hookimpl
 def tj_options() -> type[Any]:
     return Options
 
 
 @hookimpl
 def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
+    from tj_torch.extend import registered
+
+    from tj_distributed.names import TABLE
     from tj_distributed.wrappers import rules
 
-    return (rules(),)
+    return (registered(TABLE), rules())
 
 
 @hookimpl
@@ -45,6 +55,7 @@ def tj_dialects(options: Options) -> tuple[Dialect, ...]:
 
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
+    from tj_distributed.names import look
     from tj_distributed.transform import announce
 
-    return () if options.agree == "off" else (announce(),)
+    return (announce(),) if options.agree != "off" and look() else ()

@@ -1,0 +1,53 @@
+"""Private names of PyTorch for groups and waits, and the feature that rests on them."""
+
+from __future__ import annotations
+
+from tj_torch.extend import Feature, Table, forget_names, later, names_finder, names_in, say_lost
+
+__all__ = ["AGREE", "NAMES", "TABLE", "forget", "look"]
+
+AGREE = "ranks that agree"
+
+NAMES = names_in(
+    {
+        "torch.distributed.distributed_c10d": {
+            "_resolve_process_group": ("find the group of a program's collectives", AGREE),
+        },
+        "torch.ops._c10d_functional": {
+            "wait_tensor.default": ("wait for a collective in a thread", AGREE),
+        },
+    },
+    called={"_resolve_process_group": "resolve_group", "wait_tensor.default": "WAIT"},
+)
+"""The names in each module, as PyTorch 2.10 to 2.15 have them, with uses and features."""
+
+TABLE = Table(
+    "tj-distributed",
+    f"{__name__}:TABLE",
+    "tj_distributed",
+    NAMES,
+    (
+        Feature(
+            AGREE,
+            "ranks that run different collectives raise",
+            "they wait for each other, or add up what does not belong together, as in eager",
+            probe=later("tj_distributed.probes", "agreeing"),
+        ),
+    ),
+)
+"""The names and features of tj-distributed."""
+
+__getattr__ = names_finder(globals(), NAMES, {})
+
+
+def look() -> bool:
+    """See once in a process which names there are, and say what is lost; True if nothing is."""
+    if not TABLE.looked:
+        TABLE.look_once()
+        say_lost(TABLE, TABLE.lost)
+    return AGREE not in TABLE.lost
+
+
+def forget() -> None:
+    """Look for all names again when they are next imported."""
+    forget_names(globals(), NAMES)
