@@ -12,6 +12,7 @@ from tj_core.compile.failures import own_pass
 from tj_core.edit.editor import recorded, timed
 from tj_core.errors import TraceError
 from tj_core.ir.trace import PassRecord, Trace
+from tj_core.verify.kept_writes import check_writes
 from tj_core.verify.verifier import Check, level_for, verify
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Steps:
         if maker is not None:
             self.makers[len(self.traces)] = maker
         self.traces.append(after)
+        if self.level:
+            check_writes(before, after)
         self.check(after)
 
     def own_step(self, name: str, apply: Callable[[Trace], Trace]) -> None:
