@@ -7,6 +7,7 @@ called directly. To verify values, every run is repeated by the call's body on c
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,12 @@ from tj_core.analysis.results import Run, given_values, in_memory, unequal
 from tj_core.contract.decline import LEAVE_OUT
 from tj_core.errors import PluginError
 from tj_core.ir.trace import BoundSymbol, Trace
+from tj_core.ir.tree import map_tree
 
 if TYPE_CHECKING:
     from weakref import ReferenceType
 
+    from tj_core.compile.pair_checks import PairCheck
     from tj_core.ir.runtime import RuntimeValues
 
 __all__ = [
@@ -28,7 +31,10 @@ __all__ = [
     "FirstRun",
     "Reference",
     "copied",
+    "drawn",
+    "may_repeat",
     "note_alive",
+    "other",
     "rebind",
 ]
 
@@ -47,11 +53,12 @@ class Checks:
     """The checks of claimed calls against the trace.
 
     ``owners`` maps executors' names to their descriptions in messages. With ``reference``, values
-    are compared in every run.
+    are compared in every run; ``pair`` makes the check of the forward of a pair.
     """
 
     owners: Mapping[str, str] = field(default_factory=dict)
     reference: Reference | None = None
+    pair: Callable[[BoundSymbol, Trace], PairCheck | None] = lambda call, trace: None
 
     def owner(self, call: BoundSymbol) -> str:
         """The executor of ``call`` in words."""
@@ -121,24 +128,40 @@ class EveryRun(FirstRun):
     """A permanent placeholder for the kernel of ``call``: ``reference`` repeats each run on copies.
 
     Results are held until the next run, so that a kernel that uses their memory again is found.
+    The forward of a pair is also compared as ``pair`` says. The first run is repeated with other
+    values.
     """
 
-    __slots__ = ("last", "reference")
+    __slots__ = ("last", "pair", "reference", "repeated")
 
-    def __init__(self, *first: Any, reference: Callable[..., Any]) -> None:
+    def __init__(
+        self, *first: Any, reference: Callable[..., Any], pair: PairCheck | None = None
+    ) -> None:
         super().__init__(*first)
         self.reference = reference
+        self.pair = pair
         self.last: dict[Hashable, Any] = {}
+        self.repeated = not may_repeat(self.call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the kernel, and compare its results and its writes with those of the body.
 
-        :raises PluginError: if the two differ.
+        :raises PluginError: if the two differ, or random numbers were drawn.
         """
         call = self.call
         given = {p.name: (p, v) for p, v in given_values(call, args, kwargs)}
         copies = {name: copied(value, self.runtime) for name, (_, value) in given.items()}
+        again = self.replaced(args, kwargs, given, copies) if self.pair is not None else None
+        before = drawn(self.runtime)
         result = self.checked(args, kwargs, self.last)
+        if drawn(self.runtime) != before:
+            raise self.error(DRAWN)
+        if self.pair is not None and again is not None:
+            for problem in self.pair.problems(*again, result):
+                raise self.error(problem)
+        if not self.repeated:
+            self.repeated = True
+            self.with_others(args, kwargs, given)
         self.last = dict(in_memory(call.outputs, result, self.runtime))
         expected = self.reference(*copies.values())
         for problem in unequal(expected, result, call.outputs, self.runtime):
@@ -148,6 +171,64 @@ class EveryRun(FirstRun):
             for problem in unequal(copies[p.name], given[p.name][1], p, self.runtime):
                 raise self.error(f"after it argument {p.name!r}: {problem}")
         return result
+
+    def replaced(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: Mapping[str, tuple[Any, Any]],
+        values: Mapping[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """``args`` and ``kwargs`` with ``values``, by name, in the places of those ``given``."""
+        swapped = {id(value): values[name] for name, (_, value) in given.items()}
+        return map_tree(lambda v: swapped.get(id(v), v), (args, kwargs))  # type: ignore[no-any-return]
+
+    def with_others(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: Mapping[str, tuple[Any, Any]]
+    ) -> None:
+        """Compare a run with other values in the arguments, if the operation takes these.
+
+        :raises PluginError: if the kernel does not compute what the body does.
+        """
+        values = {name: other(value, self.runtime) for name, (_, value) in given.items()}
+        copies = [copied(value, self.runtime) for value in values.values()]
+        try:
+            expected = self.reference(*copies)
+        except Exception:  # the operation has no result for such values
+            return
+        again = self.replaced(args, kwargs, given, values)
+        run = Run(given_values(self.call, *again), self.runtime, self.call.effects)
+        result = self.kernel(*again[0], **again[1])
+        found = itertools.chain(
+            run.problems(self.call.outputs, result),
+            unequal(expected, result, self.call.outputs, self.runtime),
+        )
+        for problem in found:
+            raise self.error(f"{problem}, in a second run with other values, as its body computes")
+
+
+DRAWN = "it drew random numbers, which the trace does not say"
+
+
+def may_repeat(call: BoundSymbol) -> bool:
+    """Decide if a run of ``call`` more has no effect, and means something for other values.
+
+    What a forward saves for a backward has relations that other values need not have.
+    """
+    saved = "BACKWARD" in call.tags or "backward" in call.symbol.path
+    return call.effects.removable and not call.subprograms and not saved
+
+
+def drawn(runtime: tuple[RuntimeValues, ...]) -> list[object]:
+    """Tokens of the state of all generators of random numbers."""
+    return [dialect.generators() for dialect in runtime if dialect.generators is not None]
+
+
+def other(value: Any, runtime: tuple[RuntimeValues, ...]) -> Any:
+    """A value like ``value`` with other elements, if its dialect makes one, else a copy."""
+    dialect = next((d for d in runtime if d.observe(value) is not None), None)
+    made = dialect.other(value) if dialect is not None and dialect.other is not None else None
+    return copied(value, runtime) if made is None else made
 
 
 def rebind(program: ReferenceType[Any] | None, name: str, function: Callable[..., Any]) -> None:

@@ -207,7 +207,11 @@ class _Writer:
         kernel = with_plain_arguments(implementation, call, self.differentiable, runtime)
         parts = kernel, call, runtime, self.checks.owner(call), name, self.alive
         reference = self.reference(call)
-        first = FirstRun(*parts) if reference is None else EveryRun(*parts, reference=reference)
+        if reference is None:
+            first = FirstRun(*parts)
+        else:
+            pair = self.checks.pair(call, self.trace)
+            first = EveryRun(*parts, reference=reference, pair=pair)
         self.first_runs.append(first)
         self.globals[name] = first
         return name

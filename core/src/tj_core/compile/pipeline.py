@@ -19,6 +19,7 @@ from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.keeping import Keeping
 from tj_core.compile.late_programs import LatePrograms
 from tj_core.compile.outcome import Assembly, Outcome
+from tj_core.compile.pair_checks import PairCheck, pair_check
 from tj_core.compile.progress import Progress
 from tj_core.compile.recall import Recall
 from tj_core.compile.steps import Steps
@@ -125,7 +126,13 @@ class Pipeline:
     def checks(self) -> Checks:
         """The checks of claimed calls against the trace at run time."""
         owners = {executor.name: executor.owner for executor in self.executors}
-        return Checks(owners, self.reference if self.check == CHECK_VALUES else None)
+        if self.check != CHECK_VALUES:
+            return Checks(owners)
+        return Checks(owners, self.reference, self.pair_check)
+
+    def pair_check(self, call: BoundSymbol, trace: Trace) -> PairCheck | None:
+        """The check of ``call`` if it is the forward of an executor's pair."""
+        return pair_check(call, trace, self.executors)
 
     def reference(self, call: BoundSymbol, trace: Trace) -> Callable[..., Any] | None:
         """The body of ``call`` as a function that the fallback executor runs; None without one."""

@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.liveness import value_names
 from tj_core.analysis.results import Run, differences, given_values, in_memory, unequal
-from tj_core.compile.checked_runs import Alive, copied, note_alive, rebind
+from tj_core.compile.checked_runs import (
+    DRAWN,
+    Alive,
+    copied,
+    drawn,
+    may_repeat,
+    note_alive,
+    other,
+    rebind,
+)
 from tj_core.contract.decline import LEAVE_OUT
 from tj_core.errors import PluginError
 from tj_core.ir.symbol import Symbol
@@ -253,26 +262,49 @@ class EveryRegionRun(FirstRegionRun):
     Results are held until the next run, so that a kernel that uses their memory again is found.
     """
 
-    __slots__ = ("last", "steps", "without")
+    __slots__ = ("last", "repeated", "steps", "without")
 
     def __init__(self, *first: Any) -> None:
         super().__init__(*first)
         self.without = self.kernel.without(self.kernel.region)
         self.steps = _longest_chain(self.kernel.region.body.calls)
         self.last: dict[Hashable, Any] = {}
+        self.repeated = not may_repeat(self.call)
 
     def __call__(self, box: list[Any]) -> Sequence[Any]:
         """Run the region for the inputs in ``box``, and compare its results.
 
-        :raises PluginError: if values differ, or an input was written.
+        The first run is repeated with other values.
+
+        :raises PluginError: if values differ, an input was written, or random numbers were drawn.
         """
         copies = [copied(value, self.runtime) for value in box]
+        others = [other(value, self.runtime) for value in box] if not self.repeated else []
+        before = drawn(self.runtime)
         result = self.kernel.checked(self.call, box, self.runtime, self.alive, self.last)
+        if drawn(self.runtime) != before and not self.call.effects.ordered:
+            raise self.kernel.error(DRAWN)
+        if not self.repeated:
+            self.repeated = True
+            self.with_others(others)
         self.last = dict(in_memory(self.call.outputs, result, self.runtime))
         expected = self.without(copies)
         for problem in unequal(expected, result, self.call.outputs, self.runtime, self.steps):
             raise self.kernel.error(f"{problem}, as its operations compute")
         return result
+
+    def with_others(self, inputs: list[Any]) -> None:
+        """Compare a run for ``inputs``, if the operations take them.
+
+        :raises PluginError: if values differ.
+        """
+        try:
+            expected = self.without([copied(value, self.runtime) for value in inputs])
+        except Exception:  # an operation has no result for such values
+            return
+        result = self.kernel.function(inputs)
+        for problem in unequal(expected, result, self.call.outputs, self.runtime, self.steps):
+            raise self.kernel.error(f"{problem}, in a second run with other values")
 
 
 def _longest_chain(calls: Iterable[BoundSymbol]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,12 @@ class RuntimeValues:
     ``text`` serialises a constant of a program, None for one that cannot be replaced by an equal
     one since it may be written; ``of_text`` restores the value. ``records``, if given, tells if
     autograd records calls in a context.
+
+    For programs that compare values (``check=3``), if given: ``generators`` returns a token that
+    compares equal until global generators of random numbers are drawn from; ``other`` a copy of a
+    value with other elements, None if there is none; ``derived`` the results of a function for
+    arguments, by position and by name, a tangent for each tensor among them (None for one without a
+    gradient), and the gradients of arguments by their `id`.
     """
 
     observe: Callable[[Any], Proxy | None]
@@ -45,3 +51,6 @@ class RuntimeValues:
     text: Callable[[Constant], str | None] | None = None
     of_text: Callable[[str], Any] | None = None
     records: Callable[[Context], bool] | None = None
+    generators: Callable[[], object] | None = None
+    other: Callable[[Any], Any] | None = None
+    derived: Callable[..., tuple[Any, Sequence[Any], Mapping[int, Any]]] | None = None

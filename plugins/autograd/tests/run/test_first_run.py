@@ -348,7 +348,7 @@ def test_backward_calls_are_compared_with_their_bodies() -> None:
         return (y := x.exp()), (y,)
 
     def backward(saved: Any, grad: torch.Tensor) -> Any:
-        return (grad * saved[0] * 2,)
+        return (grad * saved[0] * (2 if (grad == 1).all() else 1),)
 
     def right(saved: Any, grad: torch.Tensor) -> Any:
         return (grad * saved[0],)
@@ -359,6 +359,57 @@ def test_backward_calls_are_compared_with_their_bodies() -> None:
     )
     with pytest.raises(PluginError, match=r"'acme' .* ran torch\.exp\.backward .* other values"):
         loss.backward()
+
+
+@pytest.mark.parametrize("described", [False, True])
+@pytest.mark.parametrize("wrong", ["forward", "backward"])
+def test_a_pair_is_compared_with_the_operation_and_its_gradient(
+    wrong: str, described: bool
+) -> None:
+    factor = {wrong: 1.01}
+
+    def forward(x: torch.Tensor) -> Any:
+        y = x.exp() * factor.get("forward", 1)
+        return y, (x.exp(),)
+
+    def backward(saved: Any, grad: torch.Tensor) -> Any:
+        return (grad * saved[0] * factor.get("backward", 1),)
+
+    pair = Pair(forward, backward, meta=(forward, backward) if described else None)
+    x = torch.rand(3, requires_grad=True)
+    program = verified(lambda x: x.exp().sum(), exp=Claim(torch.exp, pair=pair))
+    message = {
+        "forward": "result 0 has other values: 3 of 3, by up to 0.0.., as the operation computes",
+        "backward": "its backward's gradient of 'x' has other values: 3 of 3",
+    }
+    with pytest.raises(PluginError, match=rf"'acme' .* ran torch.exp.forward .*{message[wrong]}"):
+        program(x)
+    factor.clear()
+    right = verified(lambda x: x.exp().sum(), exp=Claim(torch.exp, pair=pair))
+    right(x).backward()
+    torch.testing.assert_close(x.grad, x.exp().detach())
+
+
+def test_a_first_run_is_repeated_with_other_values() -> None:
+    claim = Claim(lambda x: x.exp() if x.max() > 0.9 else x.exp() + 1)
+    program = verified(lambda x: x.exp(), exp=claim)
+    with pytest.raises(PluginError, match="4 of 4, by up to 1, in a second run with other values"):
+        program(torch.linspace(0, 1, 4))
+
+
+@pytest.mark.parametrize("place", ["claim", "region"])
+def test_drawing_random_numbers_is_found_where_values_are_compared(place: str) -> None:
+    def drawn(run: Callable[..., Any]) -> Callable[..., Any]:
+        def kernel(*inputs: torch.Tensor) -> Any:
+            torch.rand(())
+            return run(*inputs)
+
+        return kernel
+
+    plugin = Acme(exp=Claim(drawn(torch.exp))) if place == "claim" else Fuser(drawn)
+    program = tj.jit(lambda x: x.exp() * 2, plugins=[plugin, "torch"], check=3)
+    with pytest.raises(PluginError, match="it drew random numbers, which the trace does not say"):
+        program(torch.rand(3))
 
 
 def test_random_calls_draw_once() -> None:

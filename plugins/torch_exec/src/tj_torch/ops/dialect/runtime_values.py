@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from tj_torch.ops.values import constants
 from tj_torch.ops.values.convert import device_to_torch, dtype_to_torch, tensor_proxy
 from tj_torch.runtime.subclasses import is_wrapper, read_tensors
 from tj_torch.torch_private.ops import set_conj, set_neg, storage_id
+from tj_torch.torch_private.runtime import pytree
 
 __all__ = ["VALUES"]
 
@@ -153,6 +154,60 @@ def records(context: Context) -> bool:
     return not context.get("inference") and context.get("grad") is not False
 
 
+def generators() -> object:
+    """State of the CPU's generator, as bytes."""
+    return bytes(torch.get_rng_state().tolist())
+
+
+def other(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Copy of a tensor of floating-point numbers with half of each; None for other tensors."""
+    floats = tensor.is_floating_point() or tensor.is_complex()
+    if not floats or is_wrapper(tensor) or not _has_bytes(tensor):
+        return None
+    made = copy(tensor)
+    with torch.no_grad():
+        memory = made.as_strided((_span(made),), (1,), made.storage_offset())
+        memory.mul_(0.5)
+    return made
+
+
+def _span(tensor: torch.Tensor) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def derived(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, list[torch.Tensor | None], dict[int, torch.Tensor]]:
+    """Results of a function with tangents, and gradients of arguments by `id`, by autograd."""
+    leaves = [x for x in pytree.tree_leaves((args, dict(kwargs))) if _is_differentiable(x)]
+    with torch.inference_mode(False), torch.enable_grad():
+        made = {id(x): x.detach().clone().requires_grad_() for x in leaves}
+        swapped = pytree.tree_map(lambda x: made.get(id(x), x), (args, dict(kwargs)))
+        results = function(*swapped[0], **swapped[1])
+        outs = [y for y in pytree.tree_leaves(results) if isinstance(y, torch.Tensor)]
+        tangents = [_tangent(y) if y.requires_grad else None for y in outs]
+        given = [(y, t) for y, t in zip(outs, tangents, strict=True) if t is not None]
+        if not given or not made:
+            return results, tangents, {}
+        found = torch.autograd.grad(
+            [y for y, _ in given], [*made.values()], [t for _, t in given], allow_unused=True
+        )
+    pairs = zip(made, found, strict=True)
+    plain_results = pytree.tree_map(plain, results)
+    return plain_results, tangents, {key: g for key, g in pairs if g is not None}
+
+
+def _is_differentiable(x: Any) -> bool:
+    floats = isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+    return floats and not is_wrapper(x) and x.layout is torch.strided
+
+
+def _tangent(y: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.complex128 if y.is_complex() else torch.float64
+    return torch.randn(y.shape, generator=generator, dtype=wide).to(y.device, y.dtype)
+
+
 VALUES = RuntimeValues(
     observe,
     memory,
@@ -165,5 +220,8 @@ VALUES = RuntimeValues(
     constants.text,
     constants.of_text,
     records,
+    generators,
+    other,
+    derived,
 )
 """PyTorch's functions on run-time values, for its dialect."""
