@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tj_conformance.suites import usage
+
 __all__ = ["Suite", "note", "parser"]
 
 MARK = "@ "
@@ -27,7 +29,7 @@ def parser(module: str, programs: int) -> argparse.ArgumentParser:
     """Make the parser of a whole run of ``module``; ``programs`` is
     its default number of programs.
     """
-    made = argparse.ArgumentParser(prog=f"python -m {module}")
+    made = argparse.ArgumentParser(prog=usage(module))
     made.add_argument("--programs", type=int, default=programs)
     made.add_argument("--first", type=int, default=0, help="number of the first program")
     made.add_argument("--seconds", type=float, default=float("inf"), help="no new chunk after")

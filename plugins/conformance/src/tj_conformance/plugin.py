@@ -6,6 +6,7 @@ Imports neither torch nor anything that does; the command and the fuser do.
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import hookimpl
@@ -13,18 +14,9 @@ from tj_core.extend import hookimpl
 from tj_conformance.options import Options
 
 if TYPE_CHECKING:
-    from tj_core.extend import CliCommand, Executor
+    from tj_core.extend import CliCommand, Executor, RuleTable, Session
 
 TJ_PLUGIN_API = 1
-
-SWEEPS = {
-    "fuzz": "tj_conformance.programs.fuzz",
-    "tally": "tj_conformance.databases.tally",
-    "gradients": "tj_conformance.gradients.tally",
-    "names": "tj_conformance.names.run",
-    "installed": "tj_conformance.installed",
-}
-"""The sweeps by name, each a module that runs as a program."""
 
 
 @hookimpl
@@ -42,6 +34,15 @@ def tj_executors(options: Options) -> tuple[Executor, ...]:
 
 
 @hookimpl
+def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
+    from collections.abc import Mapping
+
+    from tj_core.extend import RuleTable
+
+    return (RuleTable("tolerance", rule_type=Mapping),)  # read by `executor.tolerances`
+
+
+@hookimpl
 def tj_cli_commands() -> tuple[CliCommand, ...]:
     from tj_core.extend import CliCommand
 
@@ -50,14 +51,38 @@ def tj_cli_commands() -> tuple[CliCommand, ...]:
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sweep", choices=sorted(SWEEPS), help="what is compared")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the sweep")
+    from tj_conformance.suites import SUITES
+
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = "Suites:\n" + "\n".join(
+        f"  {name:14} {subject}" for name, (_, subject) in SUITES.items()
+    )
+    parser.add_argument("suite", choices=tuple(SUITES), metavar="SUITE", help="what is compared")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the suite")
 
 
-def _run(arguments: argparse.Namespace, session: Any) -> int:
+def _run(arguments: argparse.Namespace, session: Session) -> int:
     import runpy
     import sys
 
-    sys.argv = [arguments.sweep, *arguments.arguments]
-    runpy.run_module(SWEEPS[arguments.sweep], run_name="__main__")
+    from tj_core.extend import TjError
+
+    from tj_conformance.suites import SUITES, usage
+
+    module = f"{__package__}.{SUITES[arguments.suite][0]}"
+    if arguments.suite == "executor":
+        from tj_conformance.executor.command import main
+        from tj_conformance.executor.subject import subject
+
+        return main(arguments.arguments, functools.partial(subject, session=session))
+    sys.argv = [usage(module), *arguments.arguments]
+    try:
+        runpy.run_module(module, run_name="__main__")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("tj_"):
+            raise
+        raise TjError(
+            f"{usage(module)} needs the package {error.name!r}, which is not installed",
+            hint=f"pip install {error.name}",
+        ) from error
     return 0

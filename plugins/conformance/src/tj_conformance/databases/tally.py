@@ -10,6 +10,7 @@ other installed executors, whose results may differ within their tolerance.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 from collections import Counter
@@ -24,8 +25,9 @@ from tj_conformance.databases import known
 from tj_conformance.databases.errors import failing_operations, run_error_inputs
 from tj_conformance.databases.op_db import operations, run_operation
 from tj_conformance.oracle.result import Kind, Result
+from tj_conformance.suites import usage
 
-__all__ = ["Part", "Tally", "main", "tally_dtype", "tally_errors"]
+__all__ = ["Part", "Tally", "main", "part_of", "tally_dtype", "tally_errors"]
 
 
 @dataclass
@@ -119,12 +121,38 @@ def tally_errors(part: Part = ALL) -> Iterator[str | Tally]:
         yield tally
 
 
-def main(names: list[str]) -> int:
-    """Run what ``names`` say; 1 if anything disagrees with the tables."""
+def case(text: str) -> tuple[str, Part]:
+    """``NAME`` or ``NAME:K/N``, as an argument of the command.
+
+    :raises argparse.ArgumentTypeError: if there is no such data type, or no such part.
+    """
+    name, _, part = text.partition(":")
+    names = [*known.DTYPES, "errors"]
+    if name not in names:
+        raise argparse.ArgumentTypeError(f"no {name!r}; there are {', '.join(names)}")
+    return name, part_of(part)
+
+
+def part_of(text: str) -> Part:
+    """`Part.parse` for arguments of a command.
+
+    :raises argparse.ArgumentTypeError: if there is no such part.
+    """
+    try:
+        return Part.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"a part is K/N, as 0/8: {error}") from None
+
+
+def main(arguments: list[str]) -> int:
+    """Run what ``arguments`` say; 1 if anything disagrees with the tables."""
+    parser = argparse.ArgumentParser(prog=usage("tj_conformance.databases.tally"))
+    parser.add_argument(
+        "cases", nargs="*", type=case, metavar="NAME[:K/N]", help="a data type, or errors"
+    )
     wrong = 0
-    for given in names or [*known.DTYPES, "errors"]:
-        name, _, text = given.partition(":")
-        part = Part.parse(text)
+    everything = [(name, ALL) for name in (*known.DTYPES, "errors")]
+    for name, part in parser.parse_args(arguments).cases or everything:
         for line in tally_errors(part) if name == "errors" else tally_dtype(name, part):
             wrong += isinstance(line, str)
             print(line, flush=True)

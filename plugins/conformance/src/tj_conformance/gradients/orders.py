@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
 
 from tj_conformance.gradients.random_programs import Program, programs
+from tj_conformance.suites import usage
 
 __all__ = ["CHUNK", "Figures", "collected", "compare", "difference", "main"]
 
@@ -145,7 +146,7 @@ def _differences(seed: int, number: int, figures: Figures) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run what ``arguments`` say; 1 if any program differs."""
-    parser = argparse.ArgumentParser(prog="python -m tj_conformance.gradients.orders")
+    parser = argparse.ArgumentParser(prog=usage("tj_conformance.gradients.orders"))
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help=f"of the first {CHUNK} programs")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no new chunk after")

@@ -19,7 +19,7 @@ import tj_core as tj
 import torch
 
 from tj_conformance.databases.module_db import modules, run_module
-from tj_conformance.databases.tally import Part, Tally
+from tj_conformance.databases.tally import Part, Tally, part_of
 from tj_conformance.gradients import known
 from tj_conformance.gradients.gradients import (
     differentiable_operations,
@@ -27,6 +27,7 @@ from tj_conformance.gradients.gradients import (
     run_second,
 )
 from tj_conformance.gradients.numerical import run_gradcheck
+from tj_conformance.suites import usage
 
 if TYPE_CHECKING:
     from tj_conformance.oracle.result import Result
@@ -72,20 +73,29 @@ def tally_modules(part: Part) -> Iterator[str | Tally]:
     yield tally
 
 
+def _case(text: str) -> tuple[str, str, Part]:
+    """The run, the data type and the part, of an argument of the command."""
+    run, _, rest = text.partition(":")
+    name, _, part = rest.partition(":") if run in RUNS else ("", "", rest)
+    if run not in (*RUNS, "modules"):
+        raise argparse.ArgumentTypeError(f"no {run!r}; there are {', '.join((*RUNS, 'modules'))}")
+    if run in RUNS and not isinstance(getattr(torch, name, None), torch.dtype):
+        raise argparse.ArgumentTypeError(f"{name!r} is no data type, as in {run}:float32")
+    return run, name, part_of(part)
+
+
 def main(arguments: list[str]) -> int:
     """Run what ``arguments`` say; 1 if anything disagrees with the tables."""
-    parser = argparse.ArgumentParser("python -m tj_conformance.gradients.tally")
-    parser.add_argument("cases", nargs="*", default=CASES)
+    parser = argparse.ArgumentParser(prog=usage("tj_conformance.gradients.tally"))
+    parser.add_argument("cases", nargs="*", type=_case, metavar="CASE[:K/N]", help=", ".join(CASES))
     parser.add_argument("--samples", type=int)
     given: Any = parser.parse_args(arguments)
     wrong = 0
-    for case in given.cases:
-        run, _, rest = case.partition(":")
-        name, _, text = rest.partition(":")
+    for run, name, part in given.cases or map(_case, CASES):
         if run == "modules":
-            found = tally_modules(Part.parse(name))
+            found = tally_modules(part)
         else:
-            found = tally_operations(run, name, Part.parse(text), given.samples)
+            found = tally_operations(run, name, part, given.samples)
         for line in found:
             wrong += isinstance(line, str)
             print(line, flush=True)

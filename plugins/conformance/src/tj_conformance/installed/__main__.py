@@ -8,15 +8,17 @@ with the number of programs that the default run of the tests takes of each.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tj_conformance.databases.tally import Part
+from tj_conformance.databases.tally import Part, part_of
 from tj_conformance.installed.families import FAMILIES, Family, subjects_of
 from tj_conformance.installed.holding import batches, hold
 from tj_conformance.installed.known import unlisted
+from tj_conformance.suites import usage
 
 if TYPE_CHECKING:
     from tj_conformance.installed.subject import Subject
@@ -28,13 +30,21 @@ def main(
     arguments: Sequence[str], families: Mapping[str, Family] = FAMILIES, *, rehearse: bool = True
 ) -> int:
     """Run what ``arguments`` say of ``families``; 1 if anything is wrong that is not listed."""
-    if not arguments:
+
+    def family(text: str) -> tuple[str, Part]:
+        name, _, part = text.partition("/")
+        if name not in families:
+            known = ", ".join(families)
+            raise argparse.ArgumentTypeError(f"no family {name!r}; there are {known}")
+        return name, part_of(part)
+
+    parser = argparse.ArgumentParser(prog=usage("tj_conformance.installed"))
+    parser.add_argument("families", nargs="*", type=family, metavar="NAME[/K/N]", help="a family")
+    given = parser.parse_args(arguments).families
+    if not given:
         print(*(f"{name}: {family.few}" for name, family in families.items()), sep="\n")
-    wrong = 0
-    for given in arguments:
-        name, _, part = given.partition("/")
-        wrong += _family(name, subjects_of(name, Part.parse(part), families), rehearse)
-    return int(wrong > 0)
+    found = (_family(n, subjects_of(n, part, families), rehearse) for n, part in given)
+    return int(sum(found) > 0)
 
 
 def _family(name: str, subjects: Iterable[Subject], rehearse: bool) -> int:

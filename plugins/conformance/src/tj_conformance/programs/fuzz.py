@@ -22,6 +22,7 @@ from hypothesis import seed as hypothesis_seed
 
 from tj_conformance.programs.texts import TextProgram, programs, run_text
 from tj_conformance.programs.tracer import Untraceable, traced
+from tj_conformance.suites import usage
 
 if TYPE_CHECKING:
     from tj_conformance.programs.aliasing import Jit, Report
@@ -206,7 +207,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tj_conformance.programs.fuzz")
+    parser = argparse.ArgumentParser(prog=usage("tj_conformance.programs.fuzz"))
     parser.add_argument("--frontend", choices=("dynamo", "fx"), default="dynamo")
     parser.add_argument("--programs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help=f"of the first {CHUNK} programs")
