@@ -67,8 +67,8 @@ ROOMS = {
     ),
     "tj_report": ("memory", "data", "page", "command", "plugin"),
     "tj_conformance": (
-        "options", "sampling", "chunks", "fuser", "oracle", "programs", "names", "meaning",
-        "databases", "models", "gradients", "sweep", "installed", "plugin",
+        "options", "suites", "sampling", "chunks", "fuser", "oracle", "programs", "names",
+        "meaning", "databases", "models", "gradients", "executor", "sweep", "installed", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, and of large rooms, the lowest first."""

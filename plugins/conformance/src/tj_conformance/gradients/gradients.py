@@ -23,6 +23,7 @@ __all__ = [
     "first_gradients",
     "run_gradients",
     "run_second",
+    "second_gradients",
 ]
 
 Jit = Callable[[Any], Any]
@@ -128,6 +129,11 @@ def _outcome(fn: Any, given: Any, wanted: Derivatives) -> tuple[Any, list[Any]]:
 def first_gradients(returned: Any, given: Any) -> list[Any]:
     """The gradients of what a call returned, for tangents that are the same in every run."""
     return _derived(returned, given, _first)
+
+
+def second_gradients(returned: Any, given: Any) -> list[Any]:
+    """The gradients as of `first_gradients`, and the gradients of these."""
+    return _derived(returned, given, _second)
 
 
 def _derived(returned: Any, given: Any, wanted: Derivatives) -> list[Any]:

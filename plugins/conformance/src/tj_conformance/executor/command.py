@@ -1,0 +1,68 @@
+"""The command ``tj conformance executor NAME``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from tj_core.extend import TjError
+
+from tj_conformance.executor.html import page
+from tj_conformance.executor.kit import AMOUNTS, Kit
+from tj_conformance.executor.operations import DTYPES, matching
+from tj_conformance.executor.subject import subject
+from tj_conformance.executor.terminal import show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tj_conformance.executor.subject import Subject
+
+__all__ = ["main", "parser"]
+
+
+def parser(prog: str = "tj conformance executor") -> argparse.ArgumentParser:
+    """The command's arguments."""
+    made = argparse.ArgumentParser(prog=prog, description="Hold an executor against eager PyTorch.")
+    made.add_argument("name", metavar="NAME", help="the executor; `tj plugins` lists plugins")
+    made.add_argument(
+        "--op", metavar="PATTERN", action="append", default=[],
+        help="operations of op_db, as in '*norm' (several: --op A --op B)",
+    )  # fmt: skip
+    made.add_argument("--dtype", metavar="NAME", action="append", choices=DTYPES)
+    amount = made.add_mutually_exclusive_group()
+    amount.add_argument("--fast", dest="amount", action="store_const", const="fast")
+    amount.add_argument("--full", dest="amount", action="store_const", const="full")
+    made.set_defaults(amount="usual")
+    made.add_argument("--bitwise", action="store_true", help="values must be equal to the bit")
+    made.add_argument("--first", action="store_true", help="end at the first finding")
+    made.add_argument("--json", metavar="FILE", type=Path)
+    made.add_argument("--html", metavar="FILE", type=Path)
+    return made
+
+
+def main(arguments: list[str], find: Callable[[str], Subject] = subject) -> int:
+    """Run the command; 1 if the executor, which ``find`` finds by its name, has a fault."""
+    given = parser().parse_args(arguments)
+    tested = find(given.name)
+    region = tested.executor.fusion is not None
+    operations = matching(given.op, region=region)
+    if not operations:
+        raise TjError(f"no operation of op_db fits {', '.join(given.op)}")
+    dtypes = tuple(given.dtype or DTYPES)
+    kit = Kit(tested, AMOUNTS[given.amount], given.bitwise, given.first, dtypes)
+    for cell in kit.run(operations):
+        if cell.takes or cell.findings:
+            print(f"{cell.operation}, {cell.dtype}: {cell.text}", file=sys.stderr, flush=True)
+    if given.op:
+        kit.report.untried = ()  # other operations may reach them
+    show(kit.report, Console())
+    if given.json:
+        given.json.write_text(json.dumps(kit.report.as_dict(), indent=2) + "\n", "utf-8")
+    if given.html:
+        given.html.write_text(page(kit.report), "utf-8")
+    return int(bool(kit.report.findings))

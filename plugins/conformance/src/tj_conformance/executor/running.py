@@ -1,0 +1,155 @@
+"""One run of a function: results, gradients, arguments and random state afterwards."""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tj_conformance.executor.calls import Call
+from tj_conformance.executor.comparison import Differs, same_call
+from tj_conformance.gradients.gradients import first_gradients, second_gradients
+from tj_conformance.oracle.nearness import doubled
+from tj_conformance.oracle.twins import clone_tree
+
+__all__ = [
+    "RUNS",
+    "EagerRaises",
+    "Function",
+    "Seen",
+    "alike",
+    "continued",
+    "copies",
+    "led",
+    "run",
+    "see",
+]
+
+Function = Callable[..., Any]
+SEED = 11
+
+
+class EagerRaises(Exception):
+    """Eager raises here, so there is nothing to compare with."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run: its results, with gradients if it took any, its arguments, and random state."""
+
+    results: Any
+    given: Call
+    state: Any
+
+
+def _forward(fn: Function, given: Call) -> Any:
+    return fn(*given.args, **given.kwargs)
+
+
+def _first(fn: Function, given: Call) -> Any:
+    out = fn(*given.args, **given.kwargs)
+    return out, first_gradients(out, (given.args, given.kwargs))
+
+
+def _second(fn: Function, given: Call) -> Any:
+    out = fn(*given.args, **given.kwargs)
+    return out, second_gradients(out, (given.args, given.kwargs))
+
+
+RUNS: Mapping[str, Callable[[Function, Call], Any]] = {
+    "forward": _forward,
+    "gradients": _first,
+    "second gradients": _second,
+}
+"""Kinds of runs by name."""
+
+
+def run(fn: Function, call: Call, kind: str = "forward") -> Any:
+    """Run ``fn`` for the arguments of ``call`` themselves."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some samples are of features that warn
+        return RUNS[kind](fn, call)
+
+
+def see(fn: Function, call: Call, kind: str = "forward") -> Seen:
+    """Run ``fn`` for copies of the arguments, all random generators at a fixed state."""
+    given = call.twins(grad=kind != "forward")
+    _seed()
+    results = run(fn, given, kind)
+    return Seen(results, given, _state())
+
+
+def alike(jitted: Function, f: Function, call: Call, kind: str = "forward") -> None:
+    """Raise unless ``jitted`` does what ``f`` does, the one after the other.
+
+    :raises EagerRaises: if ``f`` does.
+    :raises Differs: if they differ.
+    """
+    expected = eager(f, call, kind)
+    got = see(jitted, call, kind)
+    mine, theirs = ((s.results, (s.given.args, s.given.kwargs)) for s in (got, expected))
+    same_call(mine, theirs, exact=lambda: _exact(f, call, kind))
+    if got.state != expected.state:
+        raise Differs("the state of the random number generators is not eager's afterwards")
+
+
+def eager(f: Function, call: Call, kind: str = "forward") -> Seen:
+    """Eager's run.
+
+    :raises EagerRaises: if it raises.
+    """
+    try:
+        return see(f, call, kind)
+    except Exception as error:
+        raise EagerRaises(str(error)) from error
+
+
+def _exact(f: Function, call: Call, kind: str) -> Any:
+    args, kwargs = doubled((call.args, dict(call.kwargs)))
+    return see(f, Call(args, kwargs), kind).results
+
+
+def copies(tree: Any) -> Any:
+    """Copies of all tensors in ``tree``, without gradients."""
+    return clone_tree(tree_map_only(torch.Tensor, torch.Tensor.detach, tree))
+
+
+def continued(out: Any) -> Any:
+    """``out``, and values computed from its tensors: one operation alone makes no region."""
+    return out, [_used(x) for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+
+
+def led(args: Any) -> Any:
+    """``args``, those that need gradients times one: then the backward has regions, too."""
+
+    def each(x: torch.Tensor) -> torch.Tensor:
+        return x * 1 if x.requires_grad else x
+
+    return tree_map_only(torch.Tensor, each, args)
+
+
+def _used(x: torch.Tensor) -> torch.Tensor:
+    if x.layout is not torch.strided:
+        return x
+    if x.dtype is torch.bool:
+        return x.logical_not()
+    return (x + 1) * x if x.is_floating_point() or x.is_complex() else x + 1
+
+
+def _seed() -> None:
+    torch.manual_seed(SEED)
+    random.seed(SEED)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(SEED)
+
+
+def _state() -> Any:
+    numpy = sys.modules.get("numpy")
+    others = None if numpy is None else str(numpy.random.get_state())
+    return torch.get_rng_state().tolist(), random.getstate(), others

@@ -1,0 +1,77 @@
+"""The kit finds twelve faults in three places, and nothing where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tj_conformance.executor.kit import AMOUNTS, Kit
+from tj_conformance.executor.operations import matching
+from tj_conformance.executor.planted import FAULTS, PLACES, Planted, finding
+from tj_conformance.executor.subject import subject
+
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "kit.md"
+
+
+def listed() -> dict[tuple[str, str], str]:
+    """The probe that finds each fault in each place, as the page says."""
+    row = r"^\| ([a-z -]+) \| `(\w+)` \| `(\w+)` \| `(\w+)` \|$"
+    found = re.findall(row, PAGE.read_text("utf-8"), re.MULTILINE)
+    return {
+        (fault, place): probe
+        for fault, *probes in found
+        for place, probe in zip(PLACES, probes, strict=True)
+    }
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_and_shown(fault: str, place: str) -> None:
+    found = finding(place, fault)
+    assert found is not None
+    assert found.probe == listed()[fault, place]
+    assert found.owner == "executor 'planted' of plugin 'planted' (inline)"
+    assert (found.operation, found.dtype, found.sample) == ("tanh", "float32", "sample 0")
+    shows(found.program, Planted(place, fault))
+
+
+def shows(program: str, plugin: Any) -> None:
+    """The program raises with the fault, and does not without."""
+    assert len(program.splitlines()) < 18
+    right = Planted(plugin.place)
+    exec(program, {"planted_plugin": right})
+    with pytest.raises(Exception) as error:  # noqa: PT011 (any: of a region, of a kernel, of a probe)
+        exec(program, {"planted_plugin": plugin})
+    assert type(error.value).__name__ in ("Differs", "PluginError", "IndexError", "RuntimeError")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_is_found_where_nothing_is_wrong(place: str) -> None:
+    tested = subject("planted", [Planted(place), "torch", "autograd"])
+    kit = Kit(tested, AMOUNTS["fast"], dtypes=("float32",))
+    (cell,) = kit.run(matching(["tanh"], region=place == "region"))
+    assert kit.report.findings == []
+    assert cell.others == []
+    assert cell.text == "1/1"
+    assert cell.probed > 30
+    assert kit.report.untried == ()
+
+
+def test_all_faults_are_in_the_page() -> None:
+    assert [*listed()] == [(fault, place) for fault in FAULTS for place in PLACES]
+
+
+@pytest.mark.slow
+def test_all_samples_of_a_right_executor_in_several_data_types() -> None:
+    tested = subject("planted", [Planted("pair"), "torch", "autograd"])
+    kit = Kit(tested, AMOUNTS["full"], dtypes=("float64", "complex64"))
+    with contextlib.redirect_stderr(io.StringIO()):
+        cells = [*kit.run(matching(["tanh"]))]
+    assert {cell.text for cell in cells} == {"1/1"}
+    assert kit.report.findings == []
