@@ -55,6 +55,14 @@ def test_a_tolerance_without_a_reason_is_an_error() -> None:
         list(Kit(tested, AMOUNTS["fast"], dtypes=("float32",)).run(matching(["tanh"])))
 
 
+def test_double_precision_decides_where_eager_is_wrong() -> None:
+    eager, exact = torch.tensor([float("nan"), 1.0]), torch.tensor([float("inf"), 1.0])
+    same(exact, eager, "result", exact.double)
+    for wrong in (torch.tensor([5.0, 1.0]), torch.tensor([float("inf"), 1.5])):
+        with pytest.raises(Differs):
+            same(wrong, eager, "result", exact.double)
+
+
 def test_terms_that_cancel_may_round() -> None:
     values = torch.tensor([1e6, 0.0])
     same(values + torch.tensor([0.0, 0.3]), values, "result")

@@ -97,8 +97,32 @@ def _values(got: Any, expected: Any, whose: str, exact: Callable[[], Any] | None
         if isinstance(b, torch.Tensor) and (problem := _tensor(a.detach(), b.detach()))
     ]
     near = wrong and exact is not None and not _current.get().bitwise
-    if not (near and as_near(got, expected, exact)):  # type: ignore[arg-type]
-        yield from wrong
+    if near and (as_near(got, expected, exact) or _as_exact(got, expected, exact)):  # type: ignore[arg-type]
+        return
+    yield from wrong
+
+
+def _as_exact(got: Any, expected: Any, exact: Callable[[], Any]) -> bool:
+    """Check that each value is eager's, or that of the call in double precision.
+
+    oneDNN's `gelu`, for one, is NaN at infinity, and PyTorch's own is not.
+    """
+    try:
+        known = pytree.tree_leaves(exact())
+        trees = pytree.tree_leaves(got), pytree.tree_leaves(expected), known
+        return all(_either(*each) for each in zip(*trees, strict=True))
+    except Exception:  # it has no form in double precision
+        return False
+
+
+def _either(got: Any, expected: Any, exact: Any) -> bool:
+    if not isinstance(expected, torch.Tensor):
+        return True  # structure and numbers are compared before
+    rtol, atol = torch.testing._comparison.default_tolerances(expected.dtype)
+    values = got.detach(), expected.detach(), exact.detach().to(expected.dtype)
+    first, *others = (x.resolve_conj().to_dense() for x in values)
+    right = [torch.isclose(first, x, rtol=rtol, atol=atol, equal_nan=True) for x in others]
+    return bool((right[0] | right[1]).all())
 
 
 def _tensor(got: torch.Tensor, expected: torch.Tensor) -> str | None:
