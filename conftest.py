@@ -30,6 +30,9 @@ OF_FOLDERS = {
 os.environ.setdefault("TJ_CACHE_DIR", "none")
 """What earlier runs of the tests have compiled is not used; tests of that have folders."""
 
+os.environ.setdefault("TJ_FULLGRAPH", "0")
+"""Strict sessions let graphs break: tests of graph breaks are of what happens then."""
+
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 
 SHARE = int(os.environ.get("TJ_ONE_IN", "1"))

@@ -10,6 +10,7 @@ from tj_core.compile.transforms import Transform
 from tj_core.contract.executors import Executor
 from tj_core.errors import ConfigError, TjError, did_you_mean
 from tj_core.host.config import CORE_KEYS
+from tj_core.host.equivalents import equivalent, is_torchs
 from tj_core.host.jitted import JitOptions, Jitted
 from tj_core.host.session import Session, current_session
 
@@ -25,6 +26,7 @@ class _Arguments:
     transforms: Sequence[Transform]
     autocast: Any
     dynamic: bool | None
+    fullgraph: bool | None
     frontend: str | None
     session: Session | None
     options: dict[str, Any]
@@ -54,6 +56,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "executors": (_all(str, Executor), "a list of names and Executor records"),
     "transforms": (_all(Transform), "a list of Transform records"),
     "dynamic": (lambda value: isinstance(value, bool), "True, False or None"),
+    "fullgraph": (lambda value: isinstance(value, bool), "True, False or None"),
     "frontend": (lambda value: isinstance(value, str), "a name"),
     "session": (lambda value: isinstance(value, Session), "a Session"),
 }
@@ -77,6 +80,7 @@ def jit(
     transforms: Sequence[Transform] = (),
     autocast: Any = None,
     dynamic: bool | None = None,
+    fullgraph: bool | None = None,
     frontend: str | None = None,
     session: Session | None = None,
     **options: Any,
@@ -92,6 +96,8 @@ def jit(
     :param transforms: passes of your own, in addition to the plugins'.
     :param autocast: a data type: calls run under autocast to it, by a plugin for autocast.
     :param dynamic: True for all sizes as symbols, False for none, None for those that change.
+    :param fullgraph: True: a program that cannot be captured whole is an error; None: as the
+        config says.
     :param frontend: the frontend's name, instead of the first that accepts ``fn``.
     :param session: the session to compile in, instead of the project's.
     :param options: config keys (``check=2``), and plugins' options (``inductor={"minimum": 3}``).
@@ -99,7 +105,7 @@ def jit(
     :raises PluginError: if no plugin can capture ``fn``.
     """
     arguments = _Arguments(
-        plugins, executors, transforms, autocast, dynamic, frontend, session, options
+        plugins, executors, transforms, autocast, dynamic, fullgraph, frontend, session, options
     )
     if fn is None:
         return lambda target: _jit(target, arguments)
@@ -137,7 +143,7 @@ def _state(fn: Any, session: Session, arguments: _Arguments) -> Jitted:
         fn,
         session,
         session.pipeline(arguments.transforms or (), arguments.executors),
-        JitOptions(arguments.dynamic, arguments.autocast),
+        JitOptions(arguments.dynamic, arguments.autocast, arguments.fullgraph),
         arguments.as_dict(),
         lambda other: _jit(other, arguments),
     )
@@ -150,10 +156,15 @@ def _session(arguments: _Arguments) -> Session:
     if arguments.session is not None:
         raise ConfigError("give session=, or plugins= and options, not both")
     for key, value in arguments.options.items():
-        if key not in CORE_KEYS and not isinstance(value, dict):
+        if is_torchs(key, value) or (key not in CORE_KEYS and not isinstance(value, dict)):
+            known = [*CORE_KEYS, *_Arguments.__slots__]
+            meant = "" if is_torchs(key, value) else did_you_mean(key, known)
             raise ConfigError(
-                f"tj.jit has no option {key!r}."
-                + did_you_mean(key, [*CORE_KEYS, *_Arguments.__slots__]),
-                hint="options of a plugin are given as a dict: inductor={'minimum': 3}",
+                f"tj.jit has no option {_shown(key, value)}.{meant}", hint=equivalent(key, value)
             )
     return Session(arguments.plugins, overrides=arguments.options)
+
+
+def _shown(key: str, value: object) -> str:
+    """An option that does not exist, in words: with its value where only that is wrong."""
+    return f"{key}={value!r}" if key in CORE_KEYS else repr(key)

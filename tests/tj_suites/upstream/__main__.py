@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-EXACTLY = {"TJ_PLUGINS": "torch,autograd,autocast,subclass", "TJ_CHECK": "2", "TJ_STRICT": "1"}
-"""The variables of the exact configuration."""
+EXACTLY = {
+    "TJ_PLUGINS": "torch,autograd,autocast,subclass",
+    "TJ_CHECK": "2",
+    "TJ_STRICT": "1",
+    "TJ_FULLGRAPH": "0",
+}
+"""The variables of the exact configuration; graphs may break."""
 
 INSTALLED_ONLY = {"TJ_DISABLE": "example_exec,example_fuser,example_subclass"}
 """As installed, tj has no options; examples are in a workspace, not among what is installed."""

@@ -15,11 +15,20 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tj_core.errors import ConfigError, TjWarning, did_you_mean
+from tj_core.errors import ConfigError, TjWarning, close, did_you_mean
 from tj_core.host.options import DEFAULT, Layer, Resolved, Value, env_layer, layer, resolve, schema
 from tj_core.verify.verifier import Check  # noqa: TC001 - the type of an option is read
 
-__all__ = ["CORE_KEYS", "REST", "Config", "CoreOptions", "Value", "load_config", "strength"]
+__all__ = [
+    "CORE_KEYS",
+    "REST",
+    "Config",
+    "CoreOptions",
+    "Value",
+    "load_config",
+    "parse_toml",
+    "strength",
+]
 
 T = TypeVar("T")
 
@@ -47,7 +56,11 @@ class CoreOptions:
     - ``cse``: replace a call by an earlier one that computes the same.
     - ``memo``: remember expansions between calls.
     - ``strict``: raise an error instead of going on without tj or a plugin: for a broken plugin
-      that the project does not name, and for a program on which a pass of tj's own fails.
+      that the project does not name, for a program on which a pass of tj's own fails, and for
+      one that cannot be captured whole, unless ``fullgraph`` is false.
+    - ``enable``: compile; if false, all jitted programs run as they were written.
+    - ``fullgraph``: a program that cannot be captured whole is an error, as with the option of
+      ``torch.compile``; left out, as ``strict`` says.
     - ``max_entries``: the number of specialisations of one function that are kept.
     - ``recompile_limit``: the number of these for values of one Python object, such as strings;
       calls with other values run eagerly.
@@ -70,6 +83,8 @@ class CoreOptions:
     cse: bool = True
     memo: bool = True
     strict: bool = False
+    enable: bool = True
+    fullgraph: bool | None = None
     max_entries: int = 64
     recompile_limit: int = 8
     frontend: str | None = None
@@ -176,8 +191,14 @@ class Config:
                 continue
             rest = variable.split("_", 2)[2:]
             text = f"env {variable}: tj has no such key."
-            if meant := did_you_mean(variable, [*mine, *(p + r for p in prefixes for r in rest)]):
-                raise ConfigError(text + meant, hint=f"known keys: {', '.join(CORE_KEYS)}")
+            names = [*mine, *(p + r for p in prefixes for r in rest)]
+            # Without the prefix, by which all names are alike.
+            meant = close(variable[3:], [name[3:] for name in names])
+            if meant is not None:
+                raise ConfigError(
+                    f"{text} Did you mean {'TJ_' + meant!r}?",
+                    hint=f"known keys: {', '.join(CORE_KEYS)}",
+                )
             warnings.warn(TjWarning(f"tj: {text}"), stacklevel=2)
 
     def _check_environment(self, plugin: str, cls: type[Any], known: Collection[str]) -> None:
@@ -298,13 +319,24 @@ def _has_table(path: Path) -> bool:
 
 
 def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return parse_toml(path.read_text("utf-8"), path)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """The document ``text``, which is that of the file at ``path``.
+
+    :raises ConfigError: naming the file, if it is not TOML.
+    """
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     try:
-        document: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     return document
 

@@ -93,6 +93,7 @@ class JitOptions:
 
     dynamic: bool | None = None
     autocast: Any = None
+    fullgraph: bool | None = None
 
 
 @dataclass(eq=False)
@@ -237,6 +238,13 @@ class Jitted:
         """The wrapped object's name, for messages."""
         named = getattr(self.fn, "__qualname__", None)
         return named if isinstance(named, str) else type(self.fn).__qualname__
+
+    @property
+    def fullgraph(self) -> bool:
+        """True if it is an error that the program, or a part of it, runs without tj."""
+        core = self.session.config.core
+        chosen = (self.options.fullgraph, core.fullgraph, core.strict)
+        return next(value for value in chosen if value is not None)
 
     def showing(self) -> contextlib.AbstractContextManager[None]:
         """A block around capture and compilation, which show their progress on a terminal."""

@@ -35,11 +35,11 @@ def tj(
 
     ``options`` are keywords of `tj.jit`: ``torch.compile(f, backend="tj", options={...})``.
 
-    :raises TypeError: for torch.compile's ``mode`` and other keywords, which tj does not support.
+    :raises ConfigError: for torch.compile's ``mode`` and other keywords, with their equivalents.
     """
-    if unsupported:
-        raise TypeError(f"backend 'tj' does not take {', '.join(sorted(unsupported))}")
-    jitted = backend_state(graph, **(options or {}))
+    jitted = backend_state(graph, **(options or {}), **unsupported)
+    if not jitted.session.config.core.enable:
+        return graph.forward
     compiler = GraphCompiler(jitted, TorchDialects.of(jitted.session))
     return noted(
         jitted,

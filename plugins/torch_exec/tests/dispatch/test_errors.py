@@ -468,10 +468,10 @@ def test_a_transform_that_fails_is_named() -> None:
     assert "transform 'stumble'" in str(error)
     assert "AttributeError" in str(error)
     h = tj.jit(lambda x: x + 1, transforms=[Transform("mine", broken, Stage.ACQUIRED)])
-    assert "transform 'mine' of plugin 'user'" in str(failure(h, X))
+    assert "transform 'mine' of the call (transforms=) failed" in str(failure(h, X))
     wrong = Transform("number", lambda trace, context: 1, Stage.ACQUIRED)
     error = failure(tj.jit(lambda x: x + 1, transforms=[wrong]), X)
-    assert "'number' of plugin 'user' returned int, not a Trace" in str(error)
+    assert "'number' of the call (transforms=) returned int, not a Trace" in str(error)
 
 
 def test_a_check_that_fails_is_named() -> None:

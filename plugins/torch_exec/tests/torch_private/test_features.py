@@ -34,6 +34,7 @@ CORRECTED = [name for name in PROBED if BY_NAME[name] not in FOUNDATIONS]
 
 RIGHT_ALONE = {
     "capture": "it is all the others together",
+    "stances": "nothing of PyTorch is replaced: the stance is read",
     "graph breaks": "it replaces nothing, and reads what Dynamo notes",
     "states of an LSTM": "PyTorch is right by itself after 2.10",
     "views that are attributes": "PyTorch 2.13 is right by itself where a program returns one",

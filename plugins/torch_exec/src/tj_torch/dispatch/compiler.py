@@ -34,7 +34,7 @@ from tj_torch.capture.probing import settle
 from tj_torch.capture.sources import node_source
 from tj_torch.capture.tensor_places import Held, held_by
 from tj_torch.dispatch.behind import entry_of
-from tj_torch.dispatch.fallbacks import fall_back, fall_back_from
+from tj_torch.dispatch.fallbacks import fall_back_from, stand_aside
 from tj_torch.guards.ambient import below_mode
 from tj_torch.guards.branches import branch_on_state, branch_on_values
 from tj_torch.guards.subclasses import methods_check
@@ -163,7 +163,7 @@ class GraphCompiler:
         dynamo.guard_forward_mode()
         mode = below_mode()
         if mode is not None:
-            fall_back(self.jitted, f"{mode} is active", None)
+            stand_aside(self.jitted, f"{mode} is active")
             return graph.forward
         with dynamo.compiling(), self.jitted.lock:
             try:
@@ -210,7 +210,8 @@ class GraphCompiler:
             assert compiler is not None
             return compiler.backend(graph, examples)
 
-        return hooked(fn, tj, self.jitted.options.dynamic, on_skip)
+        jitted = self.jitted
+        return hooked(fn, tj, jitted.options.dynamic, on_skip, fullgraph=jitted.fullgraph)
 
 
 def check_handlers() -> None:

@@ -15,13 +15,16 @@ from tj_core.internal import collecting_less
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.error_notes import with_notes
+from tj_torch.dispatch.fallbacks import stand_aside
 from tj_torch.dispatch.recompiles import Explain, changed, recurs
+from tj_torch.dispatch.switches import Switches
 from tj_torch.guards.ambient import ambient_mode, interpreting
 
 if TYPE_CHECKING:
     from tj_core.extend import Entry, Jitted
 
     from tj_torch.dispatch.compiler import GraphCompiler
+    from tj_torch.torch_private.switches import Stances
 
 __all__ = ["MISSED", "Call", "Dispatcher", "Made", "Programs", "weakly"]
 
@@ -95,6 +98,10 @@ class Programs(Protocol[R]):
         """Set the rows that the callable tries."""
         ...
 
+    def accept(self, known: Stances, stance: Any) -> None:
+        """Let rows answer calls while ``stance`` is PyTorch's stance, which ``known`` has."""
+        ...
+
     def hits(self) -> int:
         """Number of calls that a row has answered."""
         ...
@@ -123,6 +130,14 @@ class Programs(Protocol[R]):
         ...
 
 
+class _SwitchedOffError(Exception):
+    """A call is not compiled for, by the stance of PyTorch: ``function`` runs it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+
 class _RefusedError(Exception):
     """No program is kept for a call, and the text says why; another call may have one."""
 
@@ -146,8 +161,11 @@ class Dispatcher(Generic[R]):
         self.elsewhere_calls = 0
         self.found_late = 0
         self.explain: weakref.WeakKeyDictionary[Entry, Explain] = weakref.WeakKeyDictionary()
+        self.switches = Switches(jitted, programs.original, programs.accept)
         self._call: Callable[..., Any] | None = programs.make_callable(self)
         self.count_hits()
+        if self.switches.off is not None:
+            stand_aside(jitted, f"not compiled: {self.switches.off}", silent=True)
 
     def take_call(self) -> Callable[..., Any]:
         """Hand over the callable for the user.
@@ -178,12 +196,13 @@ class Dispatcher(Generic[R]):
 
     def miss(self, call: Call[R]) -> Any:
         """Compile for ``call`` and run; or record a fallback and run without tj."""
+        switched = self.switches.instead()
+        if switched is not None:
+            return call.instead(switched)
         mode = ambient_mode()
         tracer = None if mode else interpreting(call.values)
         if mode is not None or tracer is not None:
-            self.entries.fall_back(
-                f"called under {mode or tracer}; the original function runs", None
-            )
+            self.entries.stand_aside(f"called under {mode or tracer}; the original function runs")
             # A tracer knows the user's module, which is part of the model that it traces.
             programs = self.programs
             return call.instead(programs.original if mode else programs.traced(self.jitted))
@@ -195,7 +214,8 @@ class Dispatcher(Generic[R]):
 
     def _compiled(self, call: Call[R]) -> Any:
         """Result of a program for ``call``: one that another thread has added, or a new one."""
-        failures: tuple[type[Exception], ...] = (_RefusedError, *self.programs.failures)
+        own = (_RefusedError, _SwitchedOffError)
+        failures: tuple[type[Exception], ...] = (*own, *self.programs.failures)
         while True:
             try:
                 # One compilation at a time in the process: sessions share expansions, and Dynamo
@@ -227,6 +247,9 @@ class Dispatcher(Generic[R]):
         return call.instead(function)
 
     def _compile(self, call: Call[R]) -> R:
+        function = self.switches.uncompiled(lambda: self._failing(call))
+        if function is not None:
+            raise _SwitchedOffError(function)
         reason = recurs(self.explain.values(), call.frame, self.limit)
         if reason is not None:
             raise _RefusedError(reason)
@@ -240,6 +263,10 @@ class Dispatcher(Generic[R]):
             self.entries.fall_back(_UNFIT, None)
         return made.row
 
+    def _failing(self, call: Call[R]) -> Iterable[str]:
+        """The guards that fail for ``call``, one of each entry that can tell."""
+        return filter(None, (explain(call.frame) for explain in self.explain.values()))
+
     def _changed(self, call: Call[R]) -> str:
         """The first guard of the newest entry that fails for ``call``, in words; else empty."""
         newest = self.jitted.last
@@ -249,6 +276,8 @@ class Dispatcher(Generic[R]):
 
     def _without(self, failure: Exception) -> Callable[..., Any]:
         """Function that runs a call without a program, because of ``failure``."""
+        if isinstance(failure, _SwitchedOffError):
+            return failure.function
         if not isinstance(failure, _RefusedError):
             return self.programs.without(self, failure)
         self.entries.fall_back(str(failure), None)

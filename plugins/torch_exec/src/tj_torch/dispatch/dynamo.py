@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import types
 
     from tj_torch.dispatch.entries import Entries
+    from tj_torch.torch_private.switches import Stances
 
 __all__ = ["DynamoPrograms"]
 
@@ -107,6 +108,7 @@ class DynamoPrograms:
 
         frame = make_frame(self.original, miss, *mode_counters())
         self.root, self._hits, self._publish = frame.root, frame.hits, frame.publish
+        self._accept = frame.accept
         if not self.whole:
             dispatcher.elsewhere = self.hooked(dispatcher)
         return dynamo.inlined_as(frame.call, frame.root)
@@ -118,6 +120,10 @@ class DynamoPrograms:
     def hits(self) -> int:
         """Number of calls that a row has answered, those within outer hooks included."""
         return self._hits() + (0 if self._inner is None else self._inner.hits())
+
+    def accept(self, known: Stances, stance: Any) -> None:
+        """Let rows answer calls while ``stance`` is PyTorch's stance, which ``known`` has."""
+        self._accept(known, stance)
 
     def hooked(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
         """The program under PyTorch's eval-frame hook."""

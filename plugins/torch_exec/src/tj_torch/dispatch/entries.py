@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tj_torch.capture.sources import stack_source
-from tj_torch.dispatch.fallbacks import fall_back, fall_back_from, first_lines, warn
+from tj_torch.dispatch.fallbacks import fall_back, fall_back_from, first_lines, stand_aside, warn
 
 if TYPE_CHECKING:
     from tj_core.extend import CaptureError, Entry, Jitted, PassError, Source
@@ -74,6 +74,10 @@ class Entries(Generic[R]):
     def fall_back(self, reason: str, source: Source | None, *, silent: bool = False) -> None:
         """Record a fallback; warn of it once, unless ``silent``."""
         fall_back(self.jitted, reason, source, silent=silent)
+
+    def stand_aside(self, reason: str) -> None:
+        """Record that a call does not run a program; see the function `stand_aside`."""
+        stand_aside(self.jitted, reason)
 
     def fall_back_from(self, error: CaptureError | PassError) -> None:
         """Record a fallback because of ``error``, and warn of it once."""

@@ -8,11 +8,30 @@ from tj_core.extend import CaptureError, Fallback, Jitted, PassError, Source, Tj
 
 from tj_torch.capture.sources import users_stacklevel
 
-__all__ = ["fall_back", "fall_back_from", "first_lines", "warn"]
+__all__ = ["fall_back", "fall_back_from", "first_lines", "stand_aside", "warn"]
 
 
 def fall_back(jitted: Jitted, reason: str, source: Source | None, *, silent: bool = False) -> None:
-    """Record a fallback of ``jitted``; warn of it once, unless ``silent``."""
+    """Record a fallback of ``jitted``; warn of it once, unless ``silent``.
+
+    :raises CaptureError: instead, if ``jitted`` is to be one graph (``fullgraph``).
+    """
+    if jitted.fullgraph:
+        said = reason.removesuffix("; it runs as it is")
+        raise CaptureError(f"{jitted.name}: {said}", source=source, hint=_WHOLE)
+    stand_aside(jitted, reason, source, silent=silent)
+
+
+_WHOLE = "it is an error by fullgraph or strict; without these the program runs, whole or in parts"
+
+
+def stand_aside(
+    jitted: Jitted, reason: str, source: Source | None = None, *, silent: bool = False
+) -> None:
+    """Record a fallback, also of a program that is to be one graph, and warn of it once.
+
+    Of calls under a mode, such as vmap, in which ``torch.compile`` compiles nothing either.
+    """
     fallback = Fallback(reason, source)
     if fallback in jitted.stats.fallbacks:
         return
@@ -23,7 +42,10 @@ def fall_back(jitted: Jitted, reason: str, source: Source | None, *, silent: boo
 
 
 def fall_back_from(jitted: Jitted, error: CaptureError | PassError) -> None:
-    """Record a fallback of ``jitted`` because of ``error``, and warn of it once."""
+    """Record a fallback of ``jitted`` because of ``error``, and warn of it once.
+
+    :raises CaptureError: see `fall_back`.
+    """
     captured = isinstance(error, PassError)
     reason = error.message if captured else f"not captured: {error.message}"
     fall_back(jitted, f"{reason}; {error.hint}" if captured else reason, error.source)

@@ -46,7 +46,8 @@ def frontends(probe: bool = False) -> tuple[Frontend, ...]:
 def _fx(program: Any, jitted: Jitted) -> Any:
     jitted.fn = module = graph_module(program)
     # Copies are graphs as well; without `frontend=` the default frontend would take them.
-    kept = {k: jitted.arguments[k] for k in ("executors", "transforms", "autocast", "dynamic")}
+    same = ("executors", "transforms", "autocast", "dynamic", "fullgraph")
+    kept = {k: jitted.arguments[k] for k in same}
     jitted.again = lambda other: jit(other, frontend="fx", session=jitted.session, **kept)
     jitted.arguments = {**jitted.arguments, "frontend": "fx"}
     dispatcher = autocasting(_dispatching(module, jitted, lambda: FxPrograms(module)))

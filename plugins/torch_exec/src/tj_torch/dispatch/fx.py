@@ -37,6 +37,7 @@ from tj_torch.guards.members import guard_members
 from tj_torch.guards.modules import GLOBAL_HOOKS, forwards, guard_global_hooks, hooks_of
 from tj_torch.ops.settings.flags import FLAGS, flags_of
 from tj_torch.torch_private.runtime import pytree
+from tj_torch.torch_private.switches import UNREAD, Stances
 
 __all__ = ["FxPrograms", "graph_module", "is_exported"]
 
@@ -111,6 +112,8 @@ class FxPrograms:
     def __init__(self, module: torch.fx.GraphModule) -> None:
         self.module = module
         self.rows: tuple[Row, ...] = ()
+        self.stances: Stances = UNREAD
+        self.stance: Any = None
         self.own_hits = 0
         self.open: Dispatcher[Any] | None = None
 
@@ -122,6 +125,10 @@ class FxPrograms:
     def publish(self, rows: tuple[Row, ...]) -> None:
         """Set the rows that the callable tries."""
         self.rows = rows
+
+    def accept(self, known: Stances, stance: Any) -> None:
+        """Let rows answer calls while ``stance`` is PyTorch's stance, which ``known`` has."""
+        self.stances, self.stance = known, stance
 
     def hits(self) -> int:
         """Number of calls that a row has answered, here or in ``open``."""
@@ -332,7 +339,7 @@ def _program(state: FxPrograms, dispatcher: Dispatcher[Row]) -> Callable[..., An
     """Make the function that takes the place of the graph's nodes."""
 
     def tj_program(*values: Any) -> Any:
-        rows = state.rows
+        rows = state.rows if state.stances._stance is state.stance else ()
         for enter in rows:
             found = enter(*values)
             if found is not None:

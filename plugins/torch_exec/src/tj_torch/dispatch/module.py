@@ -41,6 +41,17 @@ class JittedModule:
         """Run the compiled program, hooks included; compile first if no entry's guards hold."""
         return self._tj_call(*args, **kwargs)
 
+    @property
+    def _torchdynamo_orig_callable(self) -> torch.nn.Module:
+        """The module that ``torch.compiler.disable`` and ``torch.compile`` take instead."""
+        module: torch.nn.Module = self.__tj__.fn
+        return module
+
+    @property
+    def _torchdynamo_wrapper_id(self) -> int:
+        """The id by which PyTorch knows that it is this object which stands for the other."""
+        return id(self)
+
     def _repr_html_(self) -> str:
         """HTML for notebooks: counters, programs and traces."""
         return callable_html(self.__tj__)

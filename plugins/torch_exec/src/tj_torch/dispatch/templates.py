@@ -17,6 +17,8 @@ from typing import Any
 
 from tj_core.extend import define
 
+from tj_torch.torch_private.switches import UNREAD, Stances
+
 __all__ = ["Frame", "Row", "make_frame"]
 
 Row = tuple[Callable[[dict[str, Any]], bool], Callable[..., Any]]
@@ -25,16 +27,17 @@ Row = tuple[Callable[[dict[str, Any]], bool], Callable[..., Any]]
 _serial = itertools.count()
 
 _SOURCE = """
-def make(fn, miss, modes, duals):
+def make(fn, miss, modes, duals, stances):
     rows = ()
     hits = 0
+    usual = None
 
     def {root}({parameters}):
         return fn({arguments})
 
     def call({parameters}):
         frame = {{{locals}"fn": fn}}
-        if not modes() and duals._current_level < 0:
+        if stances._stance is usual and not modes() and duals._current_level < 0:
             for check, run in rows:
                 if check(frame):
                     nonlocal hits
@@ -46,18 +49,28 @@ def make(fn, miss, modes, duals):
         nonlocal rows
         rows = new
 
-    return {root}, call, publish, lambda: hits
+    def accept(known, stance):
+        nonlocal stances, usual
+        stances = known
+        usual = stance
+
+    return {root}, call, publish, lambda: hits, accept
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Functions generated for one program; ``publish`` sets the rows, ``hits`` counts the hits."""
+    """Functions generated for one program.
+
+    ``publish`` sets the rows, ``hits`` counts the hits, ``accept`` sets where PyTorch's stance is
+    read, and the one under which rows are tried.
+    """
 
     root: types.FunctionType
     call: Callable[..., Any]
     publish: Callable[[tuple[Row, ...]], None]
     hits: Callable[[], int]
+    accept: Callable[[Stances, Any], None]
 
 
 def make_frame(
@@ -70,7 +83,8 @@ def make_frame(
 
     ``miss`` is called with the frame's locals and the arguments if no row holds. No row is tried
     while ``modes``, the number of modes that interpret the program, is not zero, or within a level
-    of forward-mode AD, which ``duals`` counts: Dynamo has no guards on these. Each root has a code
+    of forward-mode AD, which ``duals`` counts: Dynamo has no guards on these; nor while PyTorch's
+    stance is another than the one that `Frame.accept` was given last. Each root has a code
     object with a name of its own, since Dynamo keeps what it learns of dynamic sizes per code.
     """
     names = _plain_parameters(fn)
@@ -95,7 +109,7 @@ def make_frame(
     scope: dict[str, Any] = {}
     # Dynamo skips generated code by its file name, but not under this title: it traces the root.
     make = define(_SOURCE.format(root=root, **fields), "make", scope, "tj_root")
-    return Frame(*make(fn, miss, modes, duals))
+    return Frame(*make(fn, miss, modes, duals, UNREAD))
 
 
 def _plain_parameters(fn: Any) -> list[str] | None:

@@ -53,7 +53,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "types": ("answer PyTorch's hook",),
         "utils": ("see the calls that a graph gets", "errors of data", "sizes that are mapped"),
     },
-    "torch._dynamo.eval_frame": {"skip_code": ("leave functions to Python",)},
+    "torch._dynamo.eval_frame": {
+        "skip_code": ("leave functions to Python",),
+        "_stance": ("see which stance is set", "stances"),
+    },
     "torch._dynamo.guards": {
         "CheckFunctionManager": ("have the guards of a program checked",),
         "GuardBuilder": ("guard numbers by their signs", "signs of zero", "capture"),

@@ -93,7 +93,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 _HANDLERS = _names("PUSH_EXC_INFO SETUP_FINALLY CHECK_EXC_MATCH JUMP_IF_NOT_EXC_MATCH")
-_ROUNDED = Needs()
+_UNTOLD = _ROUNDED = Needs()
 
 FEATURES: tuple[Correction, ...] = (
     Correction.of(
@@ -354,6 +354,13 @@ FEATURES: tuple[Correction, ...] = (
         _functions,
         Needs(names=_names("apply"), of_pytorch=True),
         probes.functions,
+    ),
+    Correction(
+        "stances",
+        "torch.compiler.set_stance says what becomes of jitted programs",
+        "jitted programs do not heed torch.compiler.set_stance",
+        probe=probes.stances,
+        needs=_UNTOLD,
     ),
     Correction(
         "graph breaks",

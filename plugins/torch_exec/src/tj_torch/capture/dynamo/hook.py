@@ -28,16 +28,19 @@ def hooked(
     backend: Any,
     dynamic: bool | None,
     on_skip: Callable[[str, Any], None],
+    *,
+    fullgraph: bool = False,
 ) -> Callable[..., Any]:
     """``fn`` under PyTorch's own eval-frame hook, its graphs compiled by ``backend``.
 
     What ``fn`` or ``backend`` raise comes out as they raise it. Where Dynamo sees the program
     raise, the frame it was looking at runs as it is, which raises in the program's own words;
-    should it not, ``on_skip`` gets Dynamo's reason and stack.
+    should it not, ``on_skip`` gets Dynamo's reason and stack. With ``fullgraph`` it gets those of
+    graph breaks, too.
     """
     from tj_torch.torch_private.dynamo import dynamo, exc
 
-    context: Any = dynamo.optimize(backend, dynamic=dynamic)
+    context: Any = dynamo.optimize(backend, nopython=fullgraph, dynamic=dynamic)
     patient = _Patient(getattr(context, "callback", None))  # None: TORCHDYNAMO_DISABLE is set
     context.callback = patient
     compiled = context(fn)
@@ -48,13 +51,24 @@ def hooked(
             result = compiled(*args, **kwargs)
         except exc.BackendCompilerFailed as error:
             original: BaseException = error.inner_exception
+        except Exception as error:
+            # With `fullgraph`, PyTorch raises that no frame was compiled.
+            if not fullgraph or all(failure.raised for failure in skipped):
+                raise
+            original = error
         else:
-            for failure in skipped:
-                on_skip(failure.reason, failure.stack)
+            _say(skipped, on_skip)
             return result
+        if fullgraph:
+            _say(skipped, on_skip)
         raise original  # outside of the handler: not chained to Dynamo's error
 
     return run
+
+
+def _say(skipped: list[CaptureFailure], on_skip: Callable[[str, Any], None]) -> None:
+    for failure in skipped:
+        on_skip(failure.reason, failure.stack)
 
 
 class _Patient:

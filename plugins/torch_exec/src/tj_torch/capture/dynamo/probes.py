@@ -15,7 +15,7 @@ import torch
 from tj_torch.capture.eager_probe import equal_to_eager, jitted, scope_of
 from tj_torch.torch_private.composable import NAMES
 
-__all__ = ["captured", "graph_breaks", "sharded_modules"]
+__all__ = ["captured", "graph_breaks", "sharded_modules", "stances"]
 
 
 def captured() -> None:
@@ -28,6 +28,20 @@ def captured() -> None:
         fallbacks = [fallback.reason for fallback in tj.stats(program).fallbacks]
         assert not fallbacks, fallbacks[0]
         assert "gelu" in str(tj.last_trace(program)), "the program has no trace"
+
+
+def stances() -> None:
+    """See that a stance of PyTorch's keeps a program from being compiled."""
+    with scope_of(_STANCES) as scope:
+        program, x = jitted(scope["f"], tj.Session(["torch"])), torch.ones(2)
+        with torch.compiler.set_stance("force_eager"):
+            assert torch.equal(program(x), x), "a program is compiled in spite of it"
+
+
+_STANCES = """
+def f(x):
+    return x + 1 if torch.compiler.is_compiling() else x
+"""
 
 
 def graph_breaks() -> None:
