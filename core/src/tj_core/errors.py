@@ -31,6 +31,7 @@ __all__ = [
     "add_note",
     "close",
     "did_you_mean",
+    "how_to_disable",
     "notes",
 ]
 
@@ -115,6 +116,11 @@ class PassError(TjError):
 
 class TjWarning(UserWarning):
     """Category of every warning tj emits, so that a filter can name it."""
+
+
+def how_to_disable(plugin: str) -> str:
+    """The hint of errors that a plugin has caused."""
+    return f'to do without it: disable = ["{plugin}"] in [tool.tj], or TJ_DISABLE={plugin}'
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 from tj_core.compile.pipeline import Pipeline
-from tj_core.compile.transforms import Ranked, Transform
+from tj_core.compile.transforms import USER, Ranked, Transform
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.rewrite import Replacement
-from tj_core.errors import PassError, PluginError, RuleMissingError, TraceError, VerificationError
+from tj_core.errors import (
+    PassError,
+    PluginError,
+    RuleMissingError,
+    TjError,
+    TraceError,
+    VerificationError,
+)
 from tj_core.ir.effects import Effects
 from tj_core.ir.stage import Stage
 from tj_core.ir.tags import TagRegistry
@@ -199,7 +206,7 @@ def test_a_wrong_program_is_found_before_the_first_pass():
 def test_a_pass_must_return_a_trace():
     transform = Transform("none", lambda t, c: None, Stage.ACQUIRED)
     with pytest.raises(
-        TraceError, match="pass 'none' of plugin 'mine' returned NoneType, not a Trace"
+        TraceError, match="transform 'none' of plugin 'mine' returned NoneType, not a Trace"
     ):
         pipeline(transform).compile(program())
 
@@ -220,7 +227,8 @@ def test_an_error_of_tj_stays_what_it_is_and_names_the_pass():
 
     with pytest.raises(RuleMissingError, match=r"no rule for 'num.none'") as error:
         pipeline(Transform("bad", missing, Stage.ACQUIRED)).compile(program())
-    assert error.value.__notes__ == ["tj: in transform 'bad' of plugin 'mine'"]
+    (note,) = error.value.__notes__
+    assert note.startswith("tj: in transform 'bad' of plugin 'mine'")
 
 
 def test_a_pass_of_tjs_own_that_fails_is_named_with_the_users_line():
@@ -258,9 +266,33 @@ def test_a_transform_that_drops_a_call_is_named_and_not_who_misses_it(after, str
     with pytest.raises(PluginError, match=message) as error:
         pipeline(transform, check=0, strict=strict).compile(made)
     assert error.value.source == line
-    with pytest.raises(VerificationError, match="uses 'y', which nothing") as verified:
+    assert 'disable = ["mine"]' in error.value.hint
+    with pytest.raises(VerificationError, match=message) as verified:
         pipeline(transform, check=1, strict=strict).compile(made)
-    assert verified.value.__notes__ == ["tj: in transform 'dropper' of plugin 'mine'"]
+    assert verified.value.source == line
+    assert 'disable = ["mine"]' in verified.value.hint
+
+
+def test_a_wrong_trace_names_the_distribution_or_the_argument():
+    transform, made, _ = dropping(Stage.ACQUIRED)
+    theirs = Ranked("mine", transform, "plugin 'mine' (tj-mine 1.0)")
+    for check in (0, 1):
+        with pytest.raises(TjError, match=r"of plugin 'mine' \(tj-mine 1.0\) made a wrong trace"):
+            pipeline(theirs, check=check).compile(made)
+        with pytest.raises(TjError, match=r"of the call \(transforms=\) made a wrong") as error:
+            pipeline(Ranked(USER, transform), check=check).compile(made)
+        assert "leave it out of transforms=" in error.value.hint
+        assert "disable" not in error.value.hint
+
+
+def test_a_transform_that_drops_a_result_is_named():
+    def apply(trace, context):
+        return trace.replace(outputs=())
+
+    with pytest.raises(
+        VerificationError, match="'bad' of plugin 'mine' made a wrong trace: it ret"
+    ):
+        pipeline(Transform("bad", apply, Stage.ACQUIRED), check=0).compile(program())
 
 
 def test_the_next_transform_is_not_to_blame_either():

@@ -37,15 +37,12 @@ def blaming(
         if found is None:
             raise
         maker, wrong = found
-        plugin, transform = maker.plugin, maker.transform
-        if transform.falls_back and not strict:
-            raise PassError(transform.name, wrong) from error
+        if maker.transform.falls_back and not strict:
+            raise PassError(maker.transform.name, wrong) from error
         raise PluginError(
-            f"transform {transform.name!r} of plugin {plugin!r} made a wrong trace: "
-            f"{wrong.message}",
+            f"{maker} made a wrong trace: {wrong.message}",
             source=wrong.source,
-            hint=f'disable it with [tool.tj] disable = ["{plugin}"], or see what it does wrong '
-            "with check = 1",
+            hint=f"{maker.remedy}; check = 1 says what it does wrong",
         ) from error
 
 

@@ -26,9 +26,17 @@ from tj_core.compile.steps import Steps
 from tj_core.compile.transforms import Ranked, without
 from tj_core.edit.bodies import body_program
 from tj_core.edit.editor import at_stage
-from tj_core.errors import PassError, PluginError, TjError, TraceError, add_note
+from tj_core.errors import (
+    PassError,
+    PluginError,
+    TjError,
+    TraceError,
+    VerificationError,
+    add_note,
+)
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import BoundSymbol, Trace
+from tj_core.ir.tree import leaves
 from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
 from tj_core.verify.verifier import CHECK_VALUES, Check
@@ -284,6 +292,8 @@ class _Run:
             if not isinstance(answer, (Trace, Outcome)):
                 return answer  # the step says that it is no trace
             answers.append(said := Outcome.of(answer))
+            if transform.produces is None:
+                _check_outputs(trace, said.trace)
             if said.declined is not None or said.skipped or transform.produces is None:
                 return said.trace
             self.steps.reached.add(transform.produces)
@@ -295,14 +305,18 @@ class _Run:
                 self.steps.step(transform.name, ranked.plugin, apply, ranked)
         except (PassError, PluginError):  # these name the pass or the plugin
             raise
+        except VerificationError as error:
+            raise VerificationError(
+                f"{ranked} made a wrong trace: {error.message}",
+                source=error.source,
+                hint=ranked.remedy,
+            ) from error
         except TjError as error:
-            add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
+            add_note(error, f"tj: in {ranked}" + ("" if error.hint else f"; {ranked.remedy}"))
             raise
         except Exception as error:
             raise TraceError(
-                f"transform {transform.name!r} of plugin {ranked.plugin!r} failed: "
-                f"{type(error).__name__}: {error}",
-                hint=f'disable it with [tool.tj] disable = ["{ranked.plugin}"]',
+                f"{ranked} failed: {type(error).__name__}: {error}", hint=ranked.remedy
             ) from error
         (said,) = answers
         if said.declined is not None:
@@ -393,3 +407,10 @@ class _Recompiler:
 
     def show(self, name: str, compilation: Compilation) -> None:
         self.run.late.show(name, compilation)
+
+
+def _check_outputs(before: Trace, after: Trace) -> None:
+    """Check that a transform inside of a stage left the number of results as it was."""
+    counts = [sum(1 for _ in leaves(trace.outputs)) for trace in (before, after)]
+    if counts[0] != counts[1]:
+        raise VerificationError(f"it returns {counts[1]} values, and the program {counts[0]}")

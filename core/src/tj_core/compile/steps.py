@@ -79,8 +79,10 @@ class Steps:
         seconds = time.perf_counter() - start
         self.spend(name, start)
         if not isinstance(after, Trace):
+            whose = maker or f"pass {name!r} of plugin {plugin!r}"
             raise TraceError(
-                f"pass {name!r} of plugin {plugin!r} returned {type(after).__name__}, not a Trace"
+                f"{whose} returned {type(after).__name__}, not a Trace",
+                hint="" if maker is None else maker.remedy,
             )
         if after is before:
             return

@@ -15,6 +15,7 @@ from tj_core.contract.fields import (
     check_fields,
     of,
 )
+from tj_core.errors import how_to_disable
 from tj_core.ir.stage import Stage
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from tj_core.compile.outcome import Outcome
     from tj_core.ir.trace import Trace
 
-__all__ = ["Ranked", "Transform", "without"]
+__all__ = ["USER", "Ranked", "Transform", "without"]
+
+USER = "user"
+"""The plugin of transforms that a call of `tj.jit` was given."""
 
 
 class Apply(Protocol):
@@ -80,10 +84,28 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A transform and the plugin that registered it; ``user`` for those of a `tj.jit` call."""
+    """A transform and the plugin that registered it, `USER` for those of a `tj.jit` call.
+
+    ``provider`` is the plugin with its distribution, in words.
+    """
 
     plugin: str
     transform: Transform
+    provider: str = ""
+
+    def __str__(self) -> str:
+        """The transform and its plugin, for messages."""
+        if self.plugin == USER:
+            return f"transform {self.transform.name!r} of the call (transforms=)"
+        whose = self.provider or f"plugin {self.plugin!r}"
+        return f"transform {self.transform.name!r} of {whose}"
+
+    @property
+    def remedy(self) -> str:
+        """The hint of errors that the transform has caused."""
+        if self.plugin == USER:
+            return "mend it, or leave it out of transforms="
+        return how_to_disable(self.plugin)
 
 
 def without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ...]:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from tj_core.errors import ConfigError, PluginError, TjError, TjWarning
+from tj_core.errors import ConfigError, PluginError, TjError, TjWarning, how_to_disable
 from tj_core.host.discovery import Found, core_version
-from tj_core.host.hookcall import Observer, how_to_disable
 from tj_core.host.loading import INLINE, Loaded, Unavailable, load
 from tj_core.host.selection import Selection, ranks, select
 
 if TYPE_CHECKING:
     from tj_core.host.config import Config
+    from tj_core.host.hookcall import Observer
 
 __all__ = ["Activation", "PluginState", "State", "activate", "raise_error", "reported"]
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tj_core.errors import PluginError
+from tj_core.errors import PluginError, how_to_disable
 
 if TYPE_CHECKING:
     import pluggy
 
     from tj_core.host.discovery import Found
 
-__all__ = ["HookCall", "Observer", "call_hook", "how_to_disable", "print_call"]
+__all__ = ["HookCall", "Observer", "call_hook", "print_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,6 @@ def call_hook(
     if error is not None:
         raise _attributed(manager, hook, found, error) from error
     return result
-
-
-def how_to_disable(plugin: str) -> str:
-    """The hint of errors that a plugin has caused."""
-    return f'to do without it: disable = ["{plugin}"] in [tool.tj], or TJ_DISABLE={plugin}'
 
 
 def _others(manager: pluggy.PluginManager, hook: str, plugin: str) -> list[Any]:
