@@ -1,14 +1,23 @@
-"""The command line on the README's own example."""
+"""The command line with the plugins of this tree, and on the README's own example."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+import tj_core as tj
+import torch
 from tj_core.cli import main as cli
+from tj_core.extend import PluginError
+from tj_inductor import doctor
+from tj_torch import installation
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = re.search(r"```python\n(# example\.py\n.*?)```", (ROOT / "README.md").read_text(), re.S)
@@ -52,3 +61,58 @@ def test_the_readmes_example(capsys: Capture, argv: tuple[str, ...]) -> None:
 def test_without_inputs_a_sentence_says_what_to_do(capsys: Capture) -> None:
     assert cli.main(["explain", "unrun.py:f"]) == 2
     assert "takes x and weight, and nothing says with what to run it" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch has to be asked for the device")
+def test_help_and_lists_import_no_torch() -> None:
+    """With all plugins; a second of CPU time that each command would take."""
+    code = """
+        import sys
+        from tj_core.cli.main import main
+        for argv in (["--help"], ["plugins"], ["config"], ["config", "--schema"]):
+            try:
+                main(argv)
+            except SystemExit:
+                pass
+            assert "torch" not in sys.modules, argv
+        """
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TJ_")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    assert "demo" in done.stdout, "commands of plugins are in the help"
+    assert "onednn" in done.stdout
+
+
+def test_what_is_known_without_torch_is_what_torch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    onednn, no_device = installation.is_built_with_onednn(), installation.has_no_cuda_device()
+    monkeypatch.undo()
+    assert onednn is torch.backends.mkldnn.is_available()
+    assert not (no_device and torch.cuda.is_available())
+    assert not installation.has_no_cuda_device(), "where it is imported it is asked"
+
+
+def test_without_tj_torch_nobody_else_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TJ_PLUGINS", raising=False)
+    monkeypatch.setenv("TJ_DISABLE", "torch,nvfuser")
+    with pytest.raises(PluginError) as caught:
+        tj.jit(lambda x: x, session=tj.Session())
+    assert caught.value.message == (
+        "nothing can be captured, since no plugin with a frontend is loaded: "
+        "'nvfuser', 'torch' disabled by env TJ_DISABLE"
+    )
+
+
+def test_the_compiler_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = doctor.findings()
+    assert found.state == "good"
+    assert found.text.startswith(shutil.which(doctor.cpp_compiler() or "") or "?")
+    monkeypatch.setattr(doctor, "cpp_compiler", lambda: "no-such-compiler")
+    (found,) = doctor.findings()
+    assert found.state == "bad"
+    assert "no-such-compiler" in found.text
+    assert "apt install g++" in found.remedy
+    monkeypatch.setattr(doctor, "cpp_compiler", lambda: "false")
+    assert "does not run" in doctor.findings()[0].text

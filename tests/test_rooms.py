@@ -50,7 +50,7 @@ ROOMS = {
     "tj_inductor": (
         "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",
         "decompositions", "graph", "lowering", "variants", "compiler", "executor", "probes",
-        "plugin",
+        "doctor", "plugin",
     ),
     "tj_onednn": (
         "options", "availability", "timing", "store", "names", "adapter", "kernels", "packing",
@@ -321,7 +321,7 @@ def test_traces_are_made_in_the_editor_by_capture_and_by_the_parser(
 
 
 def test_source_becomes_functions_in_one_place(distributions: Distributions) -> None:
-    """`define` compiles generated functions, so that tracebacks show their text; three evaluate."""
+    """`define` compiles generated functions, so that tracebacks show their text; four evaluate."""
     found = set()
     for distribution in distributions.values():
         if distribution.package not in ("tj_core", "tj_torch", "tj_autograd"):

@@ -66,6 +66,7 @@ from tj_core.errors import (
     notes,
 )
 from tj_core.host.commands import CliCommand
+from tj_core.host.findings import Finding
 from tj_core.host.frontends import Frontend
 from tj_core.host.hookspecs import PLUGIN_API, hookimpl
 from tj_core.host.jitted import Entry, Fallback, Guard, Jitted
@@ -139,6 +140,7 @@ __all__ = [
     "Expand",
     "Expanded",
     "Fallback",
+    "Finding",
     "Frontend",
     "Fused",
     "Fusion",

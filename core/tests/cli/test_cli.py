@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from tj_core.cli import console
+from tj_core.cli import console, plugins
 from tj_core.cli import main as cli
 from tj_core.disk import Entries
 
@@ -70,7 +70,7 @@ def test_plugins_lists_in_order(fake_dist: FakeDist, capsys: Capture) -> None:
     status, out, err = run(capsys, "plugins", "--disable", "off")
     rows = [line.split() for line in out.splitlines()]
     assert (status, err) == (0, "")
-    assert rows[0] == ["order", "name", "state", *cli._COLUMNS[3:]]
+    assert rows[0] == ["order", "name", "state", *plugins._COLUMNS[3:]]
     assert rows[1][:6] == ["0", "b", "loaded", "tj-b", "2.0", "tags"]
     assert rows[2][:3] == ["1", "a", "loaded"]
     assert rows[3][:3] == ["-", "gpu", "unavailable"]
@@ -105,6 +105,7 @@ def test_plugins_json_is_stable(fake_dist: FakeDist, capsys: Capture) -> None:
             "hooks": [],
             "order": 0,
             "requested": False,
+            "tied": [],
         }
     ]
 
@@ -206,7 +207,13 @@ def test_cache_shows_and_clears_what_tj_keeps(
         ["a", "1", "0.0", "MB"],
     ]
     assert "a region" in run(capsys, "cache", "list")[1]
+    data = json.loads(run(capsys, "cache", "--json")[1])
+    assert data["folder"] == str(folder)
+    assert [(k["kind"], k["files"]) for k in data["kinds"]] == [("regions", 1), ("a", 1)]
+    (listed, _) = json.loads(run(capsys, "cache", "list", "--json")[1])["files"]
+    assert (listed["what"], listed["days"]) == ("a region", 0.0)
     assert run(capsys, "cache", "clear")[:2] == (0, f"{folder}\nremoved 2 files\n")
+    assert json.loads(run(capsys, "cache", "clear", "--json")[1])["removed"] == 0
     assert sorted(p for p in folder.rglob("*") if p.is_file()) == sorted(others)
     monkeypatch.setenv("TJ_CACHE_DIR", "none")
     assert "nothing is kept" in run(capsys, "cache", "clear")[1]
@@ -255,10 +262,43 @@ def test_help_works_where_a_plugin_does_not(fake_dist: FakeDist, capsys: Capture
     assert "plugin 'x'" in err
 
 
-def test_an_unknown_command_is_an_error(capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["plugin"])
-    assert caught.value.code == 2
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["dmo"], "there is no command 'dmo'. Did you mean 'demo'?"),
+        (["plugin"], "there is no command 'plugin'. Did you mean 'plugins'?"),
+        (["nothing-like-it"], "there is no command 'nothing-like-it'.\n"),
+        (["--plugin", "x", "plugins"], "tj takes no option '--plugin'. Did you mean '--plugins'?"),
+        (["--disabel=x", "demo"], "tj takes no option '--disabel'. Did you mean '--disable'?"),
+        (["plugins", "--jsn"], "tj plugins takes no option '--jsn'. Did you mean '--json'?"),
+        (["config", "more"], "tj config takes no argument 'more'."),
+        (["demo", "--cout", "3"], "tj demo takes no option '--cout'. Did you mean '--count'?"),
+    ],
+)
+def test_what_is_misspelt_comes_with_what_was_meant(
+    fake_dist: FakeDist, capsys: Capture, argv: list[str], words: str
+) -> None:
+    fake_dist("x", COMMAND.replace("NAME", "'demo'"))
+    status, out, err = run(capsys, *argv)
+    assert (status, out) == (2, "")
+    assert words in err
+
+
+def test_config_checks_the_names_that_are_chosen(
+    fake_dist: FakeDist, capsys: Capture, tmp_path: Path
+) -> None:
+    fake_dist("acme", "@hookimpl\ndef tj_executors(): return (Executor('acme', RuleTable('c')),)")
+    file = tmp_path / "pyproject.toml"
+    file.write_text('[tool.tj]\nexecutors = ["acmme", "..."]\n', "utf-8")
+    status, out, err = run(capsys, "config")
+    assert status == 2
+    assert "acmme" in out
+    assert f"{file} [tool.tj], 'executors': no loaded plugin has executor 'acmme'." in err
+    assert "Did you mean 'acme'?" in err
+    file.write_text('[tool.tj]\nexecutors = ["acme", "..."]\n', "utf-8")
+    assert run(capsys, "config")[0] == 0
+    file.write_text('[tool.tj]\nfrontend = "dynamo"\n', "utf-8")
+    assert "no loaded plugin has frontend 'dynamo'" in run(capsys, "config")[2]
 
 
 # ------------------------------------------------------------------------------- the program itself

@@ -268,6 +268,15 @@ def test_hook_tj_executors(fake_dist: FakeDist) -> None:
     assert (name, record.name) == ("x", "e")
 
 
+def test_hook_tj_findings(fake_dist: FakeDist) -> None:
+    fake_dist("x", "@hookimpl\ndef tj_findings(every): return (Finding('x', str(every)),)")
+    fake_dist("y", "@hookimpl\ndef tj_findings(): return 'all is well'")
+    (x, one), (y, two) = manager().findings(None, every=True, names=False)
+    assert (x, one.text, one.state, one.remedy) == ("x", "True", "good", "")
+    assert (y, two.state) == ("y", "bad")
+    assert "plugin 'y' (tj-y 1.0): tj_findings must return a tuple of Finding" in two.text
+
+
 def test_hook_tj_cli_commands(fake_dist: FakeDist) -> None:
     fake_dist(
         "x",
@@ -337,3 +346,11 @@ def test_the_second_example_is_a_plugin_object() -> None:
     exec(blocks("python")[1], made)
     assert "marks" in made["session"].plugins.names
     assert made["session"].tags.require("MARKED", "proxy", None).name == "MARKED"
+
+
+def test_a_tag_of_tjs_own_cannot_be_registered_again(fake_dist: FakeDist) -> None:
+    fake_dist("x", "@hookimpl\ndef tj_tags(): return (Tag('SAVE', 'mine'),)", version="2.0")
+    message = r"plugin 'x' \(tj-x 2.0\) registers the tag 'SAVE', which is tj's own"
+    with pytest.raises(PluginConflictError, match=message) as error:
+        manager("x").tags()
+    assert 'disable = ["x"]' in error.value.hint

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tj_core.cli.console import print_table
+from tj_core.cli.console import print_json, print_table
 from tj_core.disk import Entries, cache_folder
 from tj_core.host.config import load_config
 from tj_core.host.discovery import discover
@@ -27,50 +27,80 @@ def add_cache(commands: Any) -> None:
     """Add the command ``cache`` to ``commands``, the subparsers of ``tj``."""
     parser = commands.add_parser("cache", help="show or clear what is kept for later processes")
     parser.add_argument("action", nargs="?", default="size", choices=sorted(_ACTIONS))
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
     folder = cache_folder(load_config(args.config, {}).core.cache_dir)
     if folder is None:
-        print('nothing is kept: cache_dir is "none"')
+        if args.json:
+            print_json({"folder": None})
+        else:
+            print('nothing is kept: cache_dir is "none"')
+        return 0
+    if args.json:
+        print_json({"folder": str(folder), **_DATA[args.action](folder)})
         return 0
     print(folder)
     _ACTIONS[args.action](folder)
     return 0
 
 
+def _sizes(folder: Path) -> dict[str, Any]:
+    return {
+        "kinds": [
+            {"kind": kind, "files": len(files), "bytes": sum(p.stat().st_size for p in files)}
+            for kind, files in _kinds(folder)
+        ]
+    }
+
+
 def _size(folder: Path) -> None:
-    rows = []
-    for kind, files in _kinds(folder):
-        bytes = sum(path.stat().st_size for path in files)
-        rows.append((kind, str(len(files)), f"{bytes / 1e6:.1f} MB"))
+    kinds = _sizes(folder)["kinds"]
+    rows = [(k["kind"], str(k["files"]), f"{k['bytes'] / 1e6:.1f} MB") for k in kinds]
     print_table(("kind", "files", "size"), rows)
 
 
-def _list(folder: Path) -> None:
-    rows = []
+def _files(folder: Path) -> dict[str, Any]:
+    found = []
     for kind, files in _kinds(folder):
         titles = dict(Entries(folder / kind).titles())
-        rows += [(kind, *_file(path), titles.get(path, "")) for path in files]
+        for path in files:
+            stat = path.stat()
+            days = (time.time() - stat.st_mtime) / 86400
+            entry = {"kind": kind, "file": path.name, "bytes": stat.st_size}
+            found.append({**entry, "days": round(days, 1), "what": titles.get(path, "")})
+    return {"files": found}
+
+
+def _list(folder: Path) -> None:
+    rows = [
+        (f["kind"], f["file"], f"{f['bytes'] / 1e3:.1f} kB", f"{f['days']:.1f} days", f["what"])
+        for f in _files(folder)["files"]
+    ]
     print_table(("kind", "file", "size", "age", "what"), rows)
 
 
-def _file(path: Path) -> tuple[str, str, str]:
-    found = path.stat()
-    days = (time.time() - found.st_mtime) / 86400
-    return path.name, f"{found.st_size / 1e3:.1f} kB", f"{days:.1f} days"
-
-
 def _clear(folder: Path) -> None:
+    print(f"removed {_removed(folder)['removed']} files")
+
+
+def _removed(folder: Path) -> dict[str, Any]:
     count = 0
     for _, files in _kinds(folder):
         for path in files:
             with contextlib.suppress(FileNotFoundError):  # another process has cleared it
                 path.unlink()
                 count += 1
-    print(f"removed {count} files")
+    return {"removed": count}
 
+
+_DATA: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "size": _sizes,
+    "list": _files,
+    "clear": _removed,
+}
 
 _ACTIONS: dict[str, Callable[[Path], None]] = {"size": _size, "list": _list, "clear": _clear}
 

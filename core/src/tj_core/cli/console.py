@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-__all__ = ["print_error", "print_json", "print_python", "print_table"]
+__all__ = ["print_error", "print_json", "print_python", "print_table", "report_problems"]
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -40,6 +40,13 @@ def print_json(data: object) -> None:
 def print_error(error: object) -> None:
     """Print one message to stderr."""
     print(f"tj: error: {error}", file=sys.stderr)
+
+
+def report_problems(problems: Sequence[object]) -> int:
+    """Print the errors that keep a session from starting, and return the exit status."""
+    for problem in problems:
+        print_error(problem)
+    return 2 if problems else 0
 
 
 def _print_rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

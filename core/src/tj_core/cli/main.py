@@ -8,20 +8,22 @@ program is shown with its traceback.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tj_core.cli.cache import add_cache
-from tj_core.cli.console import print_error, print_json, print_table
+from tj_core.cli.console import print_error, print_json, print_table, report_problems
+from tj_core.cli.doctor import add_doctor
+from tj_core.cli.plugins import add_plugins
 from tj_core.cli.programs import add_explain, add_trace
-from tj_core.errors import PluginConflictError, TjError
+from tj_core.errors import PluginConflictError, TjError, did_you_mean
 from tj_core.host.activation import reported
 from tj_core.host.config import REST, load_config
 from tj_core.host.discovery import core_version
 from tj_core.host.options import Value
-from tj_core.host.plugins import PluginManager
+from tj_core.host.plugins import PluginManager, check_chosen
 
 if TYPE_CHECKING:
     from tj_core.host.config import Config
@@ -50,14 +52,40 @@ def _run(argv: list[str]) -> int:
     if not rest or rest[0] in ("-h", "--help"):
         with reported(print_error):
             _add_plugin_commands(known, commands)
-    elif rest[0] not in _OWN | {"--version"}:
+    elif rest[0].startswith("-"):
+        _check_option(rest[0], parser)
+    elif rest[0] not in _OWN:
         _add_plugin_commands(known, commands)
-    args = parser.parse_args(rest, known)
+        _check_command(rest[0], commands)
+    args, unknown = parser.parse_known_args(rest, known)
+    if unknown:
+        _check_option(unknown[0], commands.choices.get(rest[0], parser))
     run: Run | None = getattr(args, "run", None)
     if run is None:
         parser.print_help()
         return 0
     return run(args)
+
+
+def _check_command(name: str, commands: Any) -> None:
+    known = commands.choices
+    if name not in known:
+        raise TjError(
+            f"there is no command {name!r}.{did_you_mean(name, known)}",
+            hint=f"commands: {', '.join(known)}; plugins add more (tj plugins)",
+        )
+
+
+def _check_option(text: str, parser: argparse.ArgumentParser) -> None:
+    name = text.partition("=")[0]
+    known = re.findall(r"(?<![\w-])--?[a-z][\w-]*", parser.format_help())
+    if name in known:
+        return
+    what = "option" if name.startswith("-") else "argument"
+    raise TjError(
+        f"{parser.prog} takes no {what} {name!r}.{did_you_mean(name, known)}",
+        hint=f"{parser.prog} --help lists what it takes",
+    )
 
 
 # ------------------------------------------------------------------------------- parsers
@@ -87,61 +115,39 @@ def _parser() -> tuple[argparse.ArgumentParser, Any]:
     )
     parser.add_argument("--version", action="version", version=f"tj-core {core_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    _add_plugins(commands)
+    add_plugins(commands, _overrides)
     _add_config(commands)
     add_trace(commands)
     add_explain(commands)
+    add_doctor(commands, _overrides)
     add_cache(commands)
     return parser, commands
-
-
-def _add_plugins(commands: Any) -> None:
-    parser = commands.add_parser("plugins", help="list the plugins, in order, and their states")
-    parser.add_argument("--all", action="store_true", help="also those that take no part")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=_plugins)
 
 
 def _add_config(commands: Any) -> None:
     parser = commands.add_parser("config", help="print every setting and where it comes from")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--schema", action="store_true", help="print the JSON Schema of [tool.tj], with all plugins"
+    )
     parser.set_defaults(run=_config)
 
 
-_OWN = frozenset({"plugins", "config", "trace", "explain", "cache"})
+_OWN = frozenset({"plugins", "config", "trace", "explain", "doctor", "cache"})
 
 # ------------------------------------------------------------------------------- listing
-
-
-def _plugins(args: argparse.Namespace) -> int:
-    manager = PluginManager(_resolved(args), lenient=True)
-    shown = [s for s in manager.states if args.all or s.state not in ("blocked", "installed")]
-    with reported(manager.problems.append):
-        lacking = {s.name: manager.lacking(s.name) for s in shown if s.state == "loaded"}
-        shown = [replace(s, reason=lacking.get(s.name, s.reason)) for s in shown]
-    if args.json:
-        print_json([s.as_dict() for s in shown])
-    else:
-        print_table(_COLUMNS, [_plugin_row(s.as_dict()) for s in shown])
-    return _report(manager)
-
-
-_COLUMNS = ("order", "name", "state", "distribution", "version", "hooks", "file", "reason")
-
-
-def _plugin_row(state: Mapping[str, Any]) -> list[str]:
-    cells = {**state, "hooks": " ".join(h.removeprefix("tj_") for h in state["hooks"])}
-    return [_cell(cells[column]) for column in _COLUMNS]
-
-
-def _cell(value: object) -> str:
-    # One line per row, even if a reason quotes an error of several lines.
-    return "-" if value is None or value == "" else " ".join(str(value).split())
 
 
 def _config(args: argparse.Namespace) -> int:
     config = _resolved(args)
     manager = PluginManager(config, lenient=True)
+    if args.schema:
+        from tj_core.host.json_schema import config_schema
+
+        print_json(config_schema(manager))
+        return report_problems(manager.problems)
+    with reported(manager.problems.append):
+        check_chosen(config, manager)
     tables = _plugin_tables(config, manager)
     if args.json:
         plugins = {name: _values(table) for name, table in tables.items()}
@@ -151,7 +157,7 @@ def _config(args: argparse.Namespace) -> int:
         rows = _rows("", dict(config.items()))
         rows += [r for name, table in tables.items() for r in _rows(name + ".", table)]
         print_table(("key", "value", "origin"), rows)
-    return _report(manager)
+    return report_problems(manager.problems)
 
 
 def _plugin_tables(config: Config, manager: PluginManager) -> dict[str, dict[str, Value[Any]]]:
@@ -186,13 +192,6 @@ def _toml(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _report(manager: PluginManager) -> int:
-    """Print the errors that keep a session from starting, and return the exit status."""
-    for error in manager.problems:
-        print_error(error)
-    return 2 if manager.problems else 0
-
-
 # ------------------------------------------------------------------------------- plugins' commands
 
 
@@ -210,19 +209,22 @@ def _resolved(args: argparse.Namespace) -> Config:
 
 
 def _add_plugin_commands(args: argparse.Namespace, commands: Any) -> None:
-    from tj_core.host.session import Session
-
-    session = Session(start=args.config, overrides=_overrides(args))
-    for plugin, command in session.plugins.cli_commands():
+    manager = PluginManager(_resolved(args))
+    for plugin, command in manager.cli_commands():
         if command.name in _OWN:
             raise PluginConflictError(
-                f"{session.plugins.identity(plugin)} registers the command {command.name!r}, "
+                f"{manager.identity(plugin)} registers the command {command.name!r}, "
                 "which is tj's own"
             )
         parser = commands.add_parser(command.name, help=command.help)
         command.configure(parser)
-        parser.set_defaults(run=_bound(command.run, session))
+        parser.set_defaults(run=_with_session(command.run))
 
 
-def _bound(run: Callable[[argparse.Namespace, Session], int], session: Session) -> Run:
-    return lambda args: run(args, session)
+def _with_session(run: Callable[[argparse.Namespace, Session], int]) -> Run:
+    def call(args: argparse.Namespace) -> int:
+        from tj_core.host.session import Session
+
+        return run(args, Session(start=args.config, overrides=_overrides(args)))
+
+    return call

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tj_core.contract.executors import Executor
     from tj_core.contract.rules import RuleTable
     from tj_core.host.commands import CliCommand
+    from tj_core.host.findings import Finding
     from tj_core.host.frontends import Frontend
+    from tj_core.host.services import Services
     from tj_core.ir.tags import Tag
 
 __all__ = ["PLUGIN_API", "hookimpl", "hookspec"]
@@ -159,6 +161,23 @@ def tj_executors(options: Any) -> tuple[Executor, ...]:  # type: ignore[empty-bo
 
 
 # ---------------------------------------------------------------------------- command line
+
+
+@hookspec
+def tj_findings(  # type: ignore[empty-body]
+    options: Any, session: Services | None, every: bool, names: bool
+) -> tuple[Finding, ...]:
+    """Examine what the plugin rests on, for ``tj doctor``: libraries, compilers, devices.
+
+    Called for that command only, of loaded plugins; it may take its time.
+
+    :param options: the plugin's options.
+    :param session: a session of the project; None if none can start.
+    :param every: find what works one by one, too.
+    :param names: list the private names of other libraries that the plugin uses.
+    :returns: `Finding` records.
+    Since 0.1.
+    """
 
 
 @hookspec

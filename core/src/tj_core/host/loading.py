@@ -41,6 +41,7 @@ class Loaded:
     priority: int
     file: str
     options: Resolved[Any] | None
+    fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ def load(
     if reason is not None:
         return Unavailable(found, hooks, _file(plugin), _checked_reason(reason))
     options = _options(trial, found, config, known, observers)
-    return Loaded(found, plugin, hooks, _priority(plugin), _file(plugin), options)
+    fallback = bool(getattr(plugin, "TJ_FALLBACK", False))
+    return Loaded(found, plugin, hooks, _priority(plugin), _file(plugin), options, fallback)
 
 
 def inline_plugin(plugin: object) -> tuple[Found, object]:

@@ -8,30 +8,45 @@ attributed to its plugin.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tj_core.compile.transforms import Transform
 from tj_core.contract.dialects import Dialect
 from tj_core.contract.executors import Executor
-from tj_core.errors import ConfigError, PluginConflictError, PluginError, TjError, TjWarning
+from tj_core.errors import (
+    ConfigError,
+    PluginConflictError,
+    PluginError,
+    TjError,
+    TjWarning,
+    did_you_mean,
+    how_to_disable,
+)
 from tj_core.host.activation import PluginState, activate, raise_error, reported
 from tj_core.host.commands import CliCommand
+from tj_core.host.config import REST
 from tj_core.host.discovery import Found, discover
 from tj_core.host.frontends import Frontend
-from tj_core.host.hookcall import Observer, call_hook, how_to_disable, print_call
+from tj_core.host.hookcall import Observer, call_hook, print_call
 from tj_core.host.loading import inline_plugin, new_manager
 from tj_core.host.requirements import check_requirements
 
 if TYPE_CHECKING:
     from tj_core.contract.rules import RuleTable
     from tj_core.host.config import Config
+    from tj_core.host.findings import Finding
     from tj_core.host.options import Resolved
+    from tj_core.host.services import Services
     from tj_core.ir.tags import Tag
 
-__all__ = ["PluginManager", "PluginState", "default_observers", "split_plugins"]
+__all__ = ["PluginManager", "PluginState", "check_chosen", "default_observers", "split_plugins"]
 
 R = TypeVar("R")
+
+NO_MORE: Mapping[str, Any] = MappingProxyType({})
+"""No arguments of a hook beside the options."""
 
 
 def split_plugins(
@@ -77,6 +92,7 @@ class PluginManager:
         self._observers = default_observers(config)
         self._cache_dir = config.core.cache_dir
         self._strict = config.core.strict
+        self._orders_executors = config.core.executors is not None
         self._records: dict[str, tuple[tuple[str, Any], ...]] = {}
         self._known: dict[str, Found] = {}
         inline = [inline_plugin(o) for o in objects]
@@ -113,6 +129,20 @@ class PluginManager:
         others is their ``TJ_PRIORITY``.
         """
         return self._ranks[plugin]
+
+    @property
+    def orders_executors(self) -> bool:
+        """True if the project itself says in which order executors are asked."""
+        return self._orders_executors
+
+    def is_fallback(self, plugin: str) -> bool:
+        """Test for a loaded plugin whose executors are asked last (``TJ_FALLBACK``)."""
+        return self._loaded[plugin].fallback
+
+    def are_tied(self, one: str, two: str) -> bool:
+        """Test if names alone decide which of two loaded plugins comes first."""
+        named = self.state(one).requested or self.state(two).requested
+        return one != two and not named and self.rank(one) == self.rank(two)
 
     def options(self, plugin: str) -> Any:
         """The options of a loaded plugin; None if it declares none."""
@@ -155,9 +185,18 @@ class PluginManager:
 
     def tags(self) -> tuple[tuple[str, Tag], ...]:
         """The records of ``tj_tags``, each with its plugin's name."""
-        from tj_core.ir.tags import Tag
+        from tj_core.ir.tags import BUILTIN_TAGS, Tag
 
-        return self._collect("tj_tags", Tag, "name")
+        found = self._collect("tj_tags", Tag, "name")
+        own = {tag.name for tag in BUILTIN_TAGS}
+        for plugin, tag in found:
+            if tag.name in own:
+                raise PluginConflictError(
+                    f"tj_tags: {self.identity(plugin)} registers the tag {tag.name!r}, "
+                    "which is tj's own",
+                    hint=f"give it another name; {how_to_disable(plugin)}",
+                )
+        return found
 
     def transforms(self) -> tuple[tuple[str, Transform], ...]:
         """The records of ``tj_transforms``, each with its plugin's name."""
@@ -174,6 +213,23 @@ class PluginManager:
     def cli_commands(self) -> tuple[tuple[str, CliCommand], ...]:
         """The records of ``tj_cli_commands``, each with its plugin's name."""
         return self._collect("tj_cli_commands", CliCommand, "name")
+
+    def findings(
+        self, session: Services | None, *, every: bool, names: bool
+    ) -> Iterator[tuple[str, Finding]]:
+        """The records of ``tj_findings``, each with its plugin's name; made when asked for.
+
+        The failure of a plugin is a finding, too.
+        """
+        from tj_core.host.findings import Finding
+
+        given = {"session": session, "every": every, "names": names}
+        for plugin in self._implementing("tj_findings"):
+            try:
+                found = self._ask("tj_findings", plugin, Finding, "", given)
+            except PluginError as error:
+                found = (Finding(plugin, error.message, "bad", error.hint),)
+            yield from ((plugin, finding) for finding in found)
 
     # ---------------------------------------------------------------------- calling
 
@@ -228,8 +284,10 @@ class PluginManager:
             warnings.warn(TjWarning(f"tj: {error}"), stacklevel=2)
             return ()
 
-    def _ask(self, hook: str, plugin: str, kind: type[R], key: str) -> Sequence[R]:
-        result = self._call(hook, plugin, {"options": self.options(plugin)})
+    def _ask(
+        self, hook: str, plugin: str, kind: type[R], key: str, more: Mapping[str, Any] = NO_MORE
+    ) -> Sequence[R]:
+        result = self._call(hook, plugin, {"options": self.options(plugin), **more})
         if not isinstance(result, tuple | list):
             raise self._broken_contract(hook, plugin, kind, repr(result))
         for record in result:
@@ -256,6 +314,28 @@ class PluginManager:
                     hint=how_to_disable(plugin),
                 )
             owners[name] = plugin
+
+
+def check_chosen(config: Config, manager: PluginManager) -> None:
+    """Check the names of executors and frontends that the config chooses.
+
+    Nothing is asked of the plugins if it chooses none.
+
+    :raises ConfigError: for a name that no loaded plugin has.
+    """
+    for key, records in (("executors", manager.executors), ("frontend", manager.frontends)):
+        chosen = config[key]
+        names = (chosen.value,) if isinstance(chosen.value, str) else chosen.value
+        if not names:
+            continue
+        known = [record.name for _, record in records()]
+        for name in names:
+            if name not in known and name != REST:
+                raise ConfigError(
+                    f"{chosen.origin}, {key!r}: no loaded plugin has {key.removesuffix('s')} "
+                    f"{name!r}.{did_you_mean(name, known)}",
+                    hint=f"known: {', '.join(known) or 'none'}",
+                )
 
 
 def _by_name(plugins: Iterable[Found]) -> dict[str, Found]:

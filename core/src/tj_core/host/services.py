@@ -36,6 +36,10 @@ class Services(Protocol):
         """The table of expansions."""
         ...
 
+    def tied(self) -> tuple[tuple[str, str], ...]:
+        """The executors that are asked before others by their names alone, each with a text."""
+        ...
+
     def pipeline(
         self,
         transforms: Iterable[Transform] = (),

@@ -19,7 +19,7 @@ from tj_core.compile.kept_programs import MOST, KeptPrograms
 from tj_core.compile.kept_regions import KeptRegions
 from tj_core.compile.pipeline import Pipeline
 from tj_core.compile.progress import Progress
-from tj_core.compile.transforms import Ranked, Transform
+from tj_core.compile.transforms import USER, Ranked, Transform
 from tj_core.contract.dialects import ContextSpeller, Dialect
 from tj_core.contract.executors import Executor
 from tj_core.contract.rules import RuleTable
@@ -32,6 +32,7 @@ from tj_core.host.logs import print_logs
 from tj_core.host.notices import UnfusedTraining
 from tj_core.host.plugins import PluginManager, split_plugins
 from tj_core.host.registration import Names, check_claims, check_rules, readers
+from tj_core.host.ties import HOW_TO_ORDER, Ties, ties
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagRegistry
 from tj_core.text.language import Language
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     import os
 
     from tj_core.contract.expansion import Expand
+    from tj_core.host.plugins import PluginState
+    from tj_core.ir.trace import Trace
 
 __all__ = ["Session", "current_session"]
 
@@ -82,9 +85,12 @@ class Session:
         self.executors = tuple(self._owned(p, record) for p, record in self.plugins.executors())
         self.language = self._language()
         self.frontends = _sorted(record for _, record in self.plugins.frontends())
-        self.transforms = tuple(Ranked(p, record) for p, record in self.plugins.transforms())
+        self.transforms = tuple(
+            Ranked(p, record, self.plugins.identity(p)) for p, record in self.plugins.transforms()
+        )
         self.regions = FusedRegions(self.tags, self.config.core.strict)
         self.unfused_training = UnfusedTraining()
+        self.ties = Ties(self.plugins)
         self.finished: KeptPrograms | None = None
         self.progress = Progress(self.config.core.progress)
         self._keep()
@@ -124,6 +130,8 @@ class Session:
         return libraries_of(self.plugins.state(next(owners)).distribution)
 
     def _check_registered(self) -> None:
+        if not self.frontends and self._left_out:
+            return  # rules may be for what those bring; nothing is captured without a frontend
         tables = self.plugins.rule_tables()
         known = readers(table for _, table in tables)
         for plugin, table in tables:
@@ -167,7 +175,20 @@ class Session:
             if frontend.accepts(fn):
                 return frontend
         known = ", ".join(f.name for f in self.frontends) or "none"
+        if not self.frontends and self._left_out:
+            raise _nothing_is_captured(self._left_out)
         raise PluginError(f"no frontend can capture {fn!r} (frontends: {known})", hint=INSTALL_HINT)
+
+    @property
+    def _left_out(self) -> list[PluginState]:
+        """The plugins that the config leaves out: those that it disables, else those not listed."""
+        states = self.plugins.states
+        blocked = [s for s in states if s.state == "blocked"]
+        return blocked or [s for s in states if s.state == "installed"]
+
+    def tied(self) -> tuple[tuple[str, str], ...]:
+        """The executors that are asked before others by their names alone, each with a text."""
+        return tuple((tie.executors[0], f"{tie}. {HOW_TO_ORDER}") for tie in ties(self.plugins))
 
     def pipeline(
         self,
@@ -181,8 +202,13 @@ class Session:
         """
         own = sorted(self.transforms, key=self._place)
         users = sorted(transforms, key=lambda t: -t.priority)
-        ranked = [*own, *(Ranked("user", t) for t in users)]
+        ranked = [*own, *(Ranked(USER, t) for t in users)]
         ordered = self._ordered(executors)
+
+        def notice(acquired: Trace) -> None:
+            self.unfused_training.look_at(acquired, ordered, ranked)
+            self.ties.look_at(ordered, ordered=executors is not None)
+
         return Pipeline(
             ranked,
             ordered,
@@ -195,9 +221,7 @@ class Session:
             regions=self.regions,
             finished=self.finished,
             progress=self.progress,
-            notice=functools.partial(
-                self.unfused_training.look_at, executors=ordered, transforms=ranked
-            ),
+            notice=notice,
         )
 
     def _place(self, ranked: Ranked) -> tuple[Any, ...]:
@@ -224,6 +248,17 @@ class Session:
             result += [item] if isinstance(item, Executor) else rest
         # Every program must run: the fallbacks are added even if the list leaves them out.
         return (*result, *(e for e in rest if e.fallback and e not in result))
+
+
+def _nothing_is_captured(left_out: Iterable[PluginState]) -> PluginError:
+    names: dict[str, list[str]] = {}
+    for state in left_out:
+        names.setdefault(state.reason, []).append(repr(state.name))
+    said = "; ".join(f"{', '.join(found)} {reason}" for reason, found in names.items())
+    return PluginError(
+        f"nothing can be captured, since no plugin with a frontend is loaded: {said}",
+        hint="`tj plugins --all` shows what is installed",
+    )
 
 
 def _executor_dialect(executor: Executor) -> Dialect:

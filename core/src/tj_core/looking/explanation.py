@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,8 @@ class Explanation:
     ``declined`` are the transforms that declined the program, with reasons. ``gradients`` are the
     gradient rule of each call, with its plugin, and declines; ``others`` are the claims of the
     compiled programs beside the main one, by name. ``regions`` are the fused regions:
-    ``kernel.fused.source`` is the text of the generated code.
+    ``kernel.fused.source`` is the text of the generated code. ``ties`` say where names alone decide
+    who was asked first for calls of the program.
     """
 
     claims: tuple[ClaimRecord, ...]
@@ -52,6 +53,7 @@ class Explanation:
     gradients: tuple[Change, ...] = ()
     others: Mapping[str, tuple[ClaimRecord, ...]] = field(default_factory=dict)
     regions: tuple[RegionUse, ...] = ()
+    ties: tuple[str, ...] = ()
 
     def rows(self) -> Iterator[tuple[str, str, str, str, str]]:
         """The table's rows, in program order; `HEADER` names the columns."""
@@ -85,6 +87,7 @@ class Explanation:
             },
             "gradients": [_named(GRADIENTS, _gradient(change)) for change in self.gradients],
             "regions": [_named(REGIONS, _region(use)) for use in self.regions],
+            "ties": list(self.ties),
             "without": [
                 {"transform": name, "reason": answer.reason, "source": _source(answer.source)}
                 for name, answer in self.declined
@@ -110,6 +113,7 @@ class Explanation:
 
     def remarks(self) -> Iterator[str]:
         """The transforms that declined the program, and its parts that run without tj."""
+        yield from self.ties
         for name, answer in self.declined:
             yield f"without {name}: {answer.reason}{_at(answer.source)}"
         for fallback in self.fallbacks:
@@ -182,9 +186,11 @@ def _at(source: object) -> str:
 
 
 def explain_compilation(
-    compilation: Compilation, fallbacks: tuple[Fallback, ...] = ()
+    compilation: Compilation,
+    fallbacks: tuple[Fallback, ...] = (),
+    ties: Iterable[tuple[str, str]] = (),
 ) -> Explanation:
-    """The explanation of ``compilation``."""
+    """The explanation of ``compilation``; ``ties`` are texts of the session's, by executor."""
     joint = next((t for t in compilation.traces if t.stage is Stage.JOINT), None)
     gradients = joint.history[-1].changes[::-1] if joint is not None and joint.history else ()
     tracks = {n: t for n, t in compilation.others.items() if isinstance(t, Track)}
@@ -193,7 +199,11 @@ def explain_compilation(
     for name, track in tracks.items():
         regions += _regions(name, track.traces[-1], track.regions)
     claims = tuple(compilation.claims)
-    return Explanation(claims, fallbacks, compilation.declined, gradients, others, tuple(regions))
+    taking = {record.executor for record in chain(claims, *others.values())}
+    said = tuple(text for executor, text in ties if executor in taking)
+    return Explanation(
+        claims, fallbacks, compilation.declined, gradients, others, tuple(regions), said
+    )
 
 
 def explain_part(

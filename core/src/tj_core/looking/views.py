@@ -93,7 +93,14 @@ def explain(fn: Any) -> Explanation:
     compilation = _newest(fn)
     if isinstance(fn, CompiledProgram) and fn.part:
         return explain_part(compilation, fn.part, fallbacks)
-    return explain_compilation(compilation, fallbacks)
+    return explain_compilation(compilation, fallbacks, _ties(fn))
+
+
+def _ties(fn: Any) -> tuple[tuple[str, str], ...]:
+    """The session's ties, unless the call of `tj.jit` has ordered its executors."""
+    states = own_states(fn)
+    ordered = not states or states[0].arguments.get("executors") is not None
+    return () if ordered else states[0].session.tied()
 
 
 def stats(fn: Any) -> Stats:
@@ -132,8 +139,10 @@ def _newest(fn: Any) -> Compilation:
     entry = _newest_entry(states)
     if entry is None or entry.compilation is None:
         name = states[0].name if states else getattr(fn, "__qualname__", type(fn).__qualname__)
+        why = "; ".join(fallback.reason for state in states for fallback in state.stats.fallbacks)
         raise TjError(
-            f"{name} has no trace: it has not been called, or computes nothing on tensors"
+            f"{name} has no trace: "
+            + (why or "it has not been called, or computes nothing on tensors")
         )
     return entry.compilation
 

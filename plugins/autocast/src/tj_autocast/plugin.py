@@ -15,15 +15,26 @@ if TYPE_CHECKING:
 TJ_PLUGIN_API = 1
 
 
+def _keeps_casts_without_gradients() -> bool:
+    """Ask the probe; where PyTorch is not imported yet, only for versions that are not known."""
+    import sys
+
+    from tj_torch.installation import is_tested, release, torch_version
+
+    if "torch" not in sys.modules and is_tested(torch_version()):
+        return release(torch_version()) in ("2.10",)
+    from tj_autocast.probe import keeps_casts_without_gradients
+
+    return keeps_casts_without_gradients()
+
+
 @hookimpl
 def tj_available() -> str | None:
     import importlib.util
 
     if not importlib.util.find_spec("torch"):
         return "torch is not installed"
-    from tj_autocast.probe import keeps_casts_without_gradients
-
-    if keeps_casts_without_gradients():
+    if _keeps_casts_without_gradients():
         return "this PyTorch's autocast takes casts made under no_grad where gradients are on"
     return None
 

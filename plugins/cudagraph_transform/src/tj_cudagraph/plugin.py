@@ -20,6 +20,10 @@ def tj_available() -> str | None:
 
     if not importlib.util.find_spec("torch"):
         return "torch is not installed"
+    from tj_torch.installation import has_no_cuda_device
+
+    if has_no_cuda_device():
+        return "PyTorch finds no CUDA device"
     from tj_cudagraph.adapter import unavailable
 
     return unavailable()

@@ -11,7 +11,7 @@ from tj_core.extend import hookimpl
 from tj_inductor.options import Options
 
 if TYPE_CHECKING:
-    from tj_core.extend import Executor, RuleTable
+    from tj_core.extend import Executor, Finding, RuleTable
 
 TJ_PLUGIN_API = 1
 
@@ -37,6 +37,13 @@ def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
     from tj_inductor.adapter.features import TABLE
 
     return (registered(TABLE),)
+
+
+@hookimpl
+def tj_findings() -> tuple[Finding, ...]:
+    from tj_inductor.doctor import findings
+
+    return findings()
 
 
 @hookimpl

@@ -21,8 +21,14 @@ TJ_PRIORITY = 5  # asked before Inductor, where a project does not say otherwise
 
 @hookimpl
 def tj_available() -> str | None:
-    from tj_nvfuser.availability import state
+    from importlib.util import find_spec
 
+    from tj_torch.installation import has_no_cuda_device
+
+    from tj_nvfuser.availability import MODULE, state
+
+    if find_spec("torch") and find_spec(MODULE) and has_no_cuda_device():
+        return "PyTorch finds no CUDA device"
     return state().reason
 
 

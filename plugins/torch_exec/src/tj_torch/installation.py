@@ -7,8 +7,11 @@ knows them without importing it.
 
 from __future__ import annotations
 
+import ctypes.util
 import hashlib
 import json
+import re
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -16,7 +19,15 @@ from pathlib import Path
 
 from tj_core.extend import cache_folder, own_folder, replace_file
 
-__all__ = ["TESTED", "Probed", "is_tested", "torch_version"]
+__all__ = [
+    "TESTED",
+    "Probed",
+    "has_no_cuda_device",
+    "is_built_with_onednn",
+    "is_tested",
+    "release",
+    "torch_version",
+]
 
 TESTED = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 """Versions of PyTorch with which tests have run, all or a share (docs/versions.md)."""
@@ -29,7 +40,43 @@ def torch_version() -> str:
 
 def is_tested(version: str) -> bool:
     """Tell whether tests have run with ``version``, or with another patch release of it."""
-    return ".".join(version.split(".")[:2]) in TESTED
+    return release(version) in TESTED
+
+
+def release(version: str) -> str:
+    """The release that ``version`` is of: ``"2.13"`` of ``"2.13.0+cpu"``."""
+    return ".".join(version.split(".")[:2])
+
+
+def has_no_cuda_device() -> bool:
+    """Test if PyTorch finds no CUDA device for sure, without importing it.
+
+    It is built without CUDA and ROCm, or no driver is installed. False where it is imported: ask
+    it then.
+    """
+    if "torch" in sys.modules:
+        return False
+    built = re.findall(r"^(?:cuda|hip)\b.*= (.*)$", _text("version.py"), re.MULTILINE)
+    if len(built) != 2:
+        return False
+    drivers = ("cuda", "nvcuda", "amdhip64")  # of Linux, of Windows, and of ROCm
+    return built == ["None", "None"] or not any(map(ctypes.util.find_library, drivers))
+
+
+def is_built_with_onednn() -> bool:
+    """Test if PyTorch has oneDNN for sure, by its headers. False where it is imported."""
+    built = "#define AT_MKLDNN_ENABLED() 1"
+    return "torch" not in sys.modules and built in _text("include/ATen/Config.h")
+
+
+def _text(path: str) -> str:
+    """The text of a file of PyTorch's; empty if there is none."""
+    spec = find_spec("torch")
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    try:
+        return next((Path(folder, path).read_text("utf-8") for folder in folders), "")
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from tj_core.extend import hookimpl
 
 if TYPE_CHECKING:
-    from tj_core.extend import CliCommand, Dialect, Executor, Frontend, RuleTable, Tag, Transform
+    from tj_core.extend import (
+        CliCommand,
+        Dialect,
+        Executor,
+        Finding,
+        Frontend,
+        RuleTable,
+        Session,
+        Tag,
+        Transform,
+    )
 
 TJ_PLUGIN_API = 1
+
+TJ_FALLBACK = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,12 @@ def tj_executors() -> tuple[Executor, ...]:
 @hookimpl
 def tj_cli_commands() -> tuple[CliCommand, ...]:
     from tj_torch.demo import demo_command
-    from tj_torch.doctor import doctor_command
 
-    return (demo_command(), doctor_command())
+    return (demo_command(),)
+
+
+@hookimpl
+def tj_findings(session: Session | None, every: bool, names: bool) -> tuple[Finding, ...]:
+    from tj_torch.doctor import findings
+
+    return tuple(findings(session, every=every, names=names))

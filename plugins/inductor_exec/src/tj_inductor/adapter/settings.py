@@ -18,7 +18,7 @@ from tj_inductor.adapter.features import TABLE
 if TYPE_CHECKING:
     import contextlib
 
-__all__ = ["fingerprint", "settings"]
+__all__ = ["cpp_compiler", "fingerprint", "settings"]
 
 
 def settings(values: Mapping[str, object]) -> contextlib.AbstractContextManager[Any]:
@@ -82,6 +82,16 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(_is_plain(k) and _is_plain(v) for k, v in value.items())
     return isinstance(value, list | tuple | set | frozenset) and all(map(_is_plain, value))
+
+
+def cpp_compiler() -> str | None:
+    """The C++ compiler that Inductor would run; None if it finds none."""
+    from tj_inductor.adapter.names import get_cpp_compiler
+
+    try:
+        return str(get_cpp_compiler())
+    except RuntimeError:  # InvalidCxxCompiler
+        return None
 
 
 @functools.cache
