@@ -100,8 +100,6 @@ OF_OBJECTS = {
     "_weakrefs": "of Dynamo's manager of guards, which has it when it is made",
     "_getframe": "of Python's sys",
     "_torchdynamo_inline": "set on tj's own functions, for Dynamo to read",
-    "_torchdynamo_orig_callable": "set on tj's own functions, for Dynamo to read",
-    "_torchdynamo_wrapper_id": "set on tj's own functions, for Dynamo to read",
 }
 """Private members of others that no path finds, or that are not PyTorch's."""
 
