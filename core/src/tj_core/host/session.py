@@ -11,7 +11,7 @@ import keyword
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.collection import collecting_less
 from tj_core.compile.fusing import FusedRegions
@@ -24,11 +24,12 @@ from tj_core.contract.dialects import ContextSpeller, Dialect
 from tj_core.contract.executors import Executor
 from tj_core.contract.rules import RuleTable
 from tj_core.disk import Entries, cache_folder
-from tj_core.errors import ConfigError, PluginError, did_you_mean
+from tj_core.errors import ConfigError, PluginError
 from tj_core.host.config import REST, load_config
+from tj_core.host.executor_order import executor_order
 from tj_core.host.fingerprint import libraries_of, session_fingerprint
-from tj_core.host.frontends import Frontend
 from tj_core.host.logs import print_logs
+from tj_core.host.naming import INSTALL_HINT, named
 from tj_core.host.notices import UnfusedTraining
 from tj_core.host.plugins import PluginManager, split_plugins
 from tj_core.host.registration import Names, check_claims, check_rules, readers
@@ -41,12 +42,11 @@ if TYPE_CHECKING:
     import os
 
     from tj_core.contract.expansion import Expand
+    from tj_core.host.frontends import Frontend
     from tj_core.host.plugins import PluginState
     from tj_core.ir.trace import Trace
 
 __all__ = ["Session", "current_session"]
-
-INSTALL_HINT = "pip install tj-torch adds PyTorch's; `tj plugins --all` shows what is installed"
 
 
 class Session:
@@ -170,7 +170,7 @@ class Session:
         """
         wanted = name or self.config.core.frontend
         if wanted is not None:
-            return _named(wanted, self.frontends, "frontend")
+            return named(wanted, self.frontends, "frontend")
         for frontend in self.frontends:
             if frontend.accepts(fn):
                 return frontend
@@ -237,17 +237,7 @@ class Session:
         for given in chosen:
             if isinstance(given, Executor):
                 check_claims(given, self._names)
-        found = [
-            x if isinstance(x, Executor) or x == REST else _named(x, self.executors, "executor")
-            for x in chosen
-        ]
-        names = {x.name for x in found if isinstance(x, Executor)}
-        rest = [e for e in self.executors if e.name not in names]
-        result: list[Executor] = []
-        for item in found:
-            result += [item] if isinstance(item, Executor) else rest
-        # Every program must run: the fallbacks are added even if the list leaves them out.
-        return (*result, *(e for e in rest if e.fallback and e not in result))
+        return executor_order(chosen, self.executors)
 
 
 def _nothing_is_captured(left_out: Iterable[PluginState]) -> PluginError:
@@ -279,19 +269,6 @@ def _executor_dialect(executor: Executor) -> Dialect:
 
     prelude = (f"from tj_core.namespaces import {executor.name}",)
     return Dialect(executor.name, prelude, resolve)
-
-
-R = TypeVar("R", Executor, Frontend)
-
-
-def _named(name: str, records: Iterable[R], what: str) -> R:
-    known = {record.name: record for record in records}
-    if name not in known:
-        raise ConfigError(
-            f"unknown {what} {name!r}." + did_you_mean(name, known),
-            hint=f"known: {', '.join(known) or 'none'}. {INSTALL_HINT}",
-        )
-    return known[name]
 
 
 def _sorted(frontends: Iterable[Frontend]) -> tuple[Frontend, ...]:
