@@ -201,6 +201,30 @@ class Stats:
 _COUNTERS = tuple(f.name for f in fields(Stats) if f.type == "int")
 
 
+@dataclass(slots=True)
+class _Spent:
+    """Seconds of compilation that a log line has told of.
+
+    An object of its own: the pipeline calls it, and a pipeline that referred to its `Jitted` would
+    be a cycle, which keeps a program alive until the garbage collector runs.
+    """
+
+    stats: Stats
+    name: str
+    logged: float = 0.0
+
+    def since(self) -> float:
+        """Seconds since the last line."""
+        before, self.logged = self.logged, self.stats.compile_seconds
+        return self.logged - before
+
+    def add_late(self, seconds: dict[str, float], counts: Counts) -> None:
+        """Count a program that is compiled when it is needed, and log it."""
+        self.stats.add(seconds, counts)
+        self.logged += sum(seconds.values())
+        log_late(self.name, seconds)
+
+
 class Jitted:
     """The state of one jitted callable, filled by frontends and read by the API.
 
@@ -223,9 +247,9 @@ class Jitted:
         self.again = again
         self.session = session
         self.stats = Stats()
-        self.pipeline = replace(pipeline, later=self._add_late)
+        self._spent = _Spent(self.stats, self.name)
+        self.pipeline = replace(pipeline, later=self._spent.add_late)
         self.breaks: dict[Fallback, None] = {}
-        self._logged = 0.0
         self.options = options
         self.entries: list[Entry] = []
         self.last: Entry | None = None
@@ -261,11 +285,6 @@ class Jitted:
         self.stats.add(compilation.seconds, compilation.counts)
         return compilation
 
-    def _add_late(self, seconds: dict[str, float], counts: Counts) -> None:
-        self.stats.add(seconds, counts)
-        self._logged += sum(seconds.values())
-        log_late(self.name, seconds)
-
     def add(self, entry: Entry) -> None:
         """Keep ``entry`` as the newest."""
         self.entries.append(entry)
@@ -274,8 +293,7 @@ class Jitted:
         name = entry.fragment.function if entry.fragment else self.name
         if entry.reason:
             log_recompile(name, entry.reason)
-        spent, self._logged = self.stats.compile_seconds - self._logged, self.stats.compile_seconds
-        log_compile(name, spent, entry.compilation)
+        log_compile(name, self._spent.since(), entry.compilation)
 
     def note_break(self, found: Fallback, function: str = "") -> None:
         """Note a graph break, in ``function`` if the program has several, and log it once."""

@@ -120,6 +120,9 @@ def _group(store: str, rank: int, size: int) -> Iterator[None]:
         timeout=datetime.timedelta(seconds=TIMEOUT),
     )
     try:
+        # A rank that raises at once would leave the other in the middle of this; PyTorch numbers
+        # its groups, so the two would not find each other in the next one either.
+        distributed.barrier()
         yield
     finally:
         distributed.destroy_process_group()
