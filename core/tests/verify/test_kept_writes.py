@@ -48,7 +48,7 @@ def test_a_forgotten_write_is_found(check: int) -> None:
     )
     with pytest.raises(VerificationError, match=message) as error:
         rewritten("num.neg", check, fills)([1.0, 2.0])
-    assert "in transform 'mine' of plugin 'user'" in str(error.value.__notes__)
+    assert "transform 'mine' of the call (transforms=) made a wrong trace" in str(error.value)
     assert error.value.source is not None
 
 
