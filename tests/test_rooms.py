@@ -31,7 +31,7 @@ ROOMS = {
     "tj_torch": (
         "installation", "torch_private", "runtime", "ops", "guards", "eager", "functionalize",
         "glue", "capture", "dispatch", "backend", "extend", "internal", "demo", "doctor",
-        "plugin",
+        "new_plugin", "plugin",
     ),
     "tj_torch.ops": (
         "errors", "fakes", "sizes", "values", "naming", "context", "settings", "facts", "expansion",

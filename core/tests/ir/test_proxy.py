@@ -16,6 +16,7 @@ from tj_core.ir.proxy import (
     SymDim,
     TensorProxy,
     contiguous_strides,
+    is_contiguous,
 )
 from tj_core.ir.tags import TagSet
 from tj_core.text.metadata import meta_text, parse_meta
@@ -63,6 +64,38 @@ def test_contiguous_strides():
     assert contiguous_strides((2, 0, 4)) == (4, 4, 1)
     assert contiguous_strides((S0, 4)) == (4, 1)
     assert contiguous_strides((2, S0)) is None
+
+
+S1, PRODUCT = SymDim("s1", 5), SymDim("s0*s1", 20)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "expected"),
+    [
+        ((), (), True),
+        ((2, 3), (3, 1), True),
+        ((2, 3), (1, 2), False),
+        ((2, 0, 4), (7, 5, 3), True),
+        ((1, 3), (9, 1), True),
+        ((3, 1), (1, 9), True),
+        ((S0, 4), (4, 1), True),
+        ((2, S0), (S0, 1), True),
+        ((S1, S0), (S0, 1), True),
+        ((S1, S0), (1, S1), False),
+        ((2, S0, S1), (PRODUCT, S1, 1), True),
+        ((2, S0, S1), (SymDim("s1*s0"), S1, 1), True),
+        ((2, S0, S1), (SymDim("Max(1, s0)*Max(1, s1)"), SymDim("Max(1, s1)"), 1), True),
+        ((2, S0, S1), (PRODUCT, 1, S0), False),
+        ((S0, 3), (SymDim("s1"), 1), False),
+        ((S0, SymDim("s1 + 1")), (SymDim("1 + s1"), 1), True),
+    ],
+)
+def test_is_contiguous(shape, strides, expected):
+    assert is_contiguous(TensorProxy("x", shape, strides, F32)) is expected
+
+
+def test_layouts_without_strides_are_not_contiguous():
+    assert not is_contiguous(TensorProxy("x", (2,), (), F32, layout="sparse_coo"))
 
 
 INNER = (("_data", TensorProxy("_data", (2,), (1,), F32)), ("scale", NumberProxy("scale", "float")))

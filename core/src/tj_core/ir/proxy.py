@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, TypeVar
 
 from tj_core.errors import ParseError
+from tj_core.ir.sizes import same_stride
 from tj_core.ir.tags import NO_TAGS, TagSet
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "SymDim",
     "TensorProxy",
     "contiguous_strides",
+    "is_contiguous",
     "is_subclass",
     "may_overlap",
     "requires_grad",
@@ -219,6 +221,26 @@ def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
         strides.append(step)
         step *= max(dim, 1) if isinstance(dim, int) else 1
     return tuple(reversed(strides))
+
+
+def is_contiguous(p: TensorProxy) -> bool:
+    """Test if ``p`` is row-major for all values of its symbolic sizes.
+
+    As in PyTorch, strides of sizes of 1 do not count, and a tensor without elements is contiguous.
+    False for layouts without strides.
+    """
+    if p.layout != "strided":
+        return False
+    if 0 in p.shape:
+        return True
+    step: list[Dim] = []  # the factors of the stride
+    for size, stride in zip(reversed(p.shape), reversed(p.strides), strict=True):
+        if size == 1:
+            continue
+        if not same_stride("*".join(f"({n})" for n in step) or "1", str(stride)):
+            return False
+        step.append(size)
+    return True
 
 
 def is_subclass(value: object) -> bool:

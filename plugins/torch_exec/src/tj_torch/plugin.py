@@ -123,8 +123,9 @@ def tj_executors() -> tuple[Executor, ...]:
 @hookimpl
 def tj_cli_commands() -> tuple[CliCommand, ...]:
     from tj_torch.demo import demo_command
+    from tj_torch.new_plugin.command import new_plugin_command
 
-    return (demo_command(),)
+    return (demo_command(), new_plugin_command())
 
 
 @hookimpl
