@@ -52,7 +52,7 @@ KINDS = {
         ("Executor",),
         ("tj-autograd", "tj-subclass"),
     ),
-    "frontend": Kind("compiles its own kind of program", ("Frontend",)),
+    "frontend": Kind("compiles its own kind of program", ("Frontend",), (), ("tj-autograd",)),
 }
 """The kinds by name, each with a folder of templates."""
 
