@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tj_core.contract.decline import Decline
-from tj_core.ir.proxy import Device, DType, SymDim, TensorProxy
-from tj_core.ir.symbol import Symbol
-from tj_core.ir.tags import TagSet
-from tj_core.ir.trace import BoundSymbol
+from tj_core.extend import (
+    BoundSymbol,
+    Decline,
+    Device,
+    DType,
+    Symbol,
+    SymDim,
+    TagSet,
+    TensorProxy,
+)
 from tj_example_exec.executor import example_executor
 from tj_example_exec.plugin import Options
 

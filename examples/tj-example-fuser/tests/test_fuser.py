@@ -18,9 +18,10 @@ def _not_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TJ_DISABLE", raising=False)
 
 
-def jit(f: Callable[..., Any], *plugins: str) -> Any:
+def jit(f: Callable[..., Any], *plugins: str, dynamic: bool | None = None) -> Any:
     names = ("example_fuser", *plugins, "torch")
-    return tj.jit(f, session=tj.Session(names, overrides={"check": 3, "strict": True}))
+    session = tj.Session(names, overrides={"check": 3, "strict": True})
+    return tj.jit(f, session=session, dynamic=dynamic)
 
 
 def regions(jitted: Any) -> list[int]:
@@ -83,9 +84,7 @@ def test_what_does_not_fit_runs_in_eager(f: Callable[..., Any], why: str) -> Non
     assert why in str(tj.explain(jitted))
 
 
-def test_a_later_session_finds_the_program_unless_libraries_changed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_later_session_finds_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The fuser says nothing of what it depends on: its code and its libraries are known."""
     monkeypatch.setenv("TJ_CACHE_DIR", str(tmp_path))
 
@@ -99,5 +98,15 @@ def test_a_later_session_finds_the_program_unless_libraries_changed(
         return tj.stats(jitted).program_kept
 
     assert [kept(), kept()] == [0, 1]
-    monkeypatch.setattr("tj_core.host.session.libraries_of", lambda distribution: "numexpr 99")
-    assert [kept(), kept()] == [0, 1]
+
+
+def test_one_program_fuses_for_all_sizes() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * y + 1).tanh()
+
+    jitted = jit(f, dynamic=True)
+    for n in (3, 5):
+        x, y = torch.randn(n, 2 * n, 4), torch.randn(n, 2 * n, 4)
+        torch.testing.assert_close(jitted(x, y), f(x, y))
+    assert tj.stats(jitted).misses == 1
+    assert regions(jitted) == [3]

@@ -20,7 +20,7 @@ from tj_core.extend import (
     Proxy,
     RuleTable,
     TensorProxy,
-    contiguous_strides,
+    is_contiguous,
 )
 
 __all__ = ["executor"]
@@ -59,9 +59,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
 
 
 def _plain(p: TensorProxy) -> bool:
-    fixed = all(isinstance(n, int) for n in p.shape)
-    dense = p.layout == "strided" and p.strides == contiguous_strides(p.shape)
-    return fixed and dense and p.device.type == "cpu" and not p.flags
+    return is_contiguous(p) and p.device.type == "cpu" and not p.flags
 
 
 def same_shape(calls: Sequence[BoundSymbol]) -> bool | Decline:
