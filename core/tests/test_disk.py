@@ -171,14 +171,14 @@ def test_a_reader_never_sees_half_an_entry(tmp_path):
 
 def test_the_folder_is_the_users(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "tj"
+    assert cache_folder(None) == tmp_path / "tj"
     assert cache_folder("~/other") == Path.home() / "other"
     assert cache_folder("none") is None
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder().is_relative_to(Path.home())
+    assert cache_folder(None).is_relative_to(Path.home())
 
     def homeless():
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", homeless)
-    assert cache_folder() is None
+    assert cache_folder(None) is None

@@ -22,18 +22,35 @@ from typing import Any
 
 from tj_core.errors import TjWarning
 
-__all__ = ["Entries", "cache_folder", "check_own", "is_own", "own_folder", "replace_file"]
+__all__ = [
+    "TAG",
+    "Entries",
+    "cache_folder",
+    "check_own",
+    "is_own",
+    "is_plugin_folder",
+    "own_folder",
+    "plugin_folder",
+    "replace_file",
+]
 
 MOST = 4096
 """Number of entries in a folder; the least recently used make room."""
+
+TAG = "CACHEDIR.TAG"
+"""The name of the file that marks a folder of a plugin (https://bford.info/cachedir/)."""
+
+SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55"
+"""The first line of that file."""
 
 FORM = 1
 """Version of the file format, raised when the meaning of entries changes; others are not read."""
 
 
-def cache_folder(configured: str | None = None) -> Path | None:
+def cache_folder(configured: str | None) -> Path | None:
     """The folder of the caches; ``configured`` is the value of the option ``cache_dir``.
 
+    A plugin has it as its own option: a field ``cache_dir: str | None = None`` of its dataclass.
     None, and nothing is kept, if the option is ``"none"`` or the user has no home folder.
     """
     if configured is not None:
@@ -48,6 +65,32 @@ def cache_folder(configured: str | None = None) -> Path | None:
         except RuntimeError:  # no home folder: a container's user id may have no entry in passwd
             return None
     return base / "tj"
+
+
+def plugin_folder(plugin: str, configured: str | None) -> Path | None:
+    """Make the folder of the plugin called ``plugin`` in the folder of the caches.
+
+    It is for all files and folders of the plugin's; ``tj cache`` lists and clears them. A file
+    ``CACHEDIR.TAG`` says so, to programs for backups, too. ``configured`` and None: `cache_folder`.
+
+    :raises OSError: if the folder cannot be made, or other users can write to it.
+    """
+    base = cache_folder(configured)
+    if base is None:
+        return None
+    folder = base / plugin
+    own_folder(folder)
+    if not (folder / TAG).exists():
+        replace_file(folder / TAG, f"{SIGNATURE}\n# Kept by tj for its plugin {plugin!r}.\n")
+    return folder
+
+
+def is_plugin_folder(folder: Path) -> bool:
+    """Test if `plugin_folder` made ``folder``, so that all files in it may be removed."""
+    try:
+        return (folder / TAG).read_text("utf-8").startswith(SIGNATURE)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def is_own(path: Path | int) -> bool:

@@ -42,7 +42,7 @@ from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpre
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.contract.sizes import ProgramSizes
 from tj_core.deprecations import Deprecated01Warning, TjDeprecationWarning
-from tj_core.disk import cache_folder, own_folder, replace_file
+from tj_core.disk import cache_folder, own_folder, plugin_folder, replace_file
 from tj_core.edit.bodies import canonical_body, formals, with_args
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
@@ -226,6 +226,7 @@ __all__ = [
     "notes",
     "own_folder",
     "own_pass",
+    "plugin_folder",
     "reexpand_all",
     "replace_file",
     "reproduce",

@@ -61,7 +61,7 @@ def test_each_hook_is_called_once() -> None:
     assert calls == [None]
 
 
-@pytest.mark.parametrize("result", [None, Tag("T"), (Tag("T"), "U"), "T", (Tag(""),)])
+@pytest.mark.parametrize("result", [None, Tag("T"), [Tag("T")], (Tag("T"), "U"), "T", (Tag(""),)])
 def test_return_values_are_validated(result: object) -> None:
     made = manager(plugin("x", tj_tags=result))
     with pytest.raises(PluginError, match=r"plugin 'x'.*tj_tags must return a tuple of Tag, not"):
@@ -247,7 +247,7 @@ def test_hook_tj_rule_tables() -> None:
 
 
 def test_hook_tj_tags() -> None:
-    assert manager(plugin("x", tj_tags=[Tag("T")])).tags() == (("x", Tag("T")),)
+    assert manager(plugin("x", tj_tags=(Tag("T"),))).tags() == (("x", Tag("T")),)
 
 
 def test_hook_tj_transforms() -> None:

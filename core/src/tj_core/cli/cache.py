@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tj_core.cli.console import print_json, print_table
-from tj_core.disk import Entries, cache_folder
+from tj_core.disk import TAG, Entries, cache_folder, is_plugin_folder
 from tj_core.host.config import load_config
 from tj_core.host.discovery import discover
 
@@ -65,11 +65,12 @@ def _size(folder: Path) -> None:
 def _files(folder: Path) -> dict[str, Any]:
     found = []
     for kind, files in _kinds(folder):
-        titles = dict(Entries(folder / kind).titles())
+        place = folder / kind
+        titles = {} if is_plugin_folder(place) else dict(Entries(place).titles())
         for path in files:
             stat = path.stat()
             days = (time.time() - stat.st_mtime) / 86400
-            entry = {"kind": kind, "file": path.name, "bytes": stat.st_size}
+            entry = {"kind": kind, "file": path.relative_to(place).as_posix(), "bytes": stat.st_size}
             found.append({**entry, "days": round(days, 1), "what": titles.get(path, "")})
     return {"files": found}
 
@@ -106,9 +107,18 @@ _ACTIONS: dict[str, Callable[[Path], None]] = {"size": _size, "list": _list, "cl
 
 
 def _kinds(folder: Path) -> Iterator[tuple[str, list[Path]]]:
-    """The kinds of entries, each with its files; only files of the form that tj writes."""
-    for kind in (*CORE, *sorted(found.name for found in discover())):
-        place = folder / kind
-        files = [p for p in sorted(place.glob("*")) if p.suffix in (".json", ".new")]
+    """The kinds of entries, each with its files.
+
+    In a folder that a plugin got from `plugin_folder`, all files are the plugin's, also after it
+    was uninstalled. Of other folders only files of the form that tj writes count: ``cache_dir`` may
+    name a folder with files of the user's.
+    """
+    marked = {found.name for found in folder.glob("*") if is_plugin_folder(found)}
+    for kind in dict.fromkeys((*CORE, *sorted({found.name for found in discover()} | marked))):
+        if kind in marked:
+            files = [p for p in sorted((folder / kind).rglob("*")) if p.is_file() and p.name != TAG]
+        else:
+            found = sorted((folder / kind).glob("*"))
+            files = [p for p in found if p.suffix in (".json", ".new")]
         if files:
             yield kind, files

@@ -288,7 +288,7 @@ class PluginManager:
         self, hook: str, plugin: str, kind: type[R], key: str, more: Mapping[str, Any] = NO_MORE
     ) -> Sequence[R]:
         result = self._call(hook, plugin, {"options": self.options(plugin), **more})
-        if not isinstance(result, tuple | list):
+        if not isinstance(result, tuple):
             raise self._broken_contract(hook, plugin, kind, repr(result))
         for record in result:
             if not isinstance(record, kind):
