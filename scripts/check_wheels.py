@@ -54,6 +54,7 @@ def check_everything(folder: Path, base: Environment, wheels: Sequence[Wheel]) -
     clean = Environment(folder / "all", base=base)
     check_all(clean, wheels)
     check_examples(clean)
+    check_new_plugin(clean, folder / "written")
     check_uninstall(clean)
 
 
@@ -410,6 +411,18 @@ def check_examples(clean: Environment) -> None:
         folder = ROOT / "examples" / name
         arguments = ["-c", str(folder / "pyproject.toml"), "-p", "no:cacheprovider"]
         print(clean.run("python", "-m", "pytest", *arguments, str(folder / "tests")), end="")
+
+
+def check_new_plugin(clean: Environment, folder: Path) -> None:
+    """Write the package of a plugin, build and install it, and run its tests."""
+    step("tj new-plugin")
+    clean.run("tj", "new-plugin", "acme", "--kind", "executor", "--into", str(folder.resolve()))
+    package, dist = folder.resolve() / "tj-acme", folder.resolve() / "dist"
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", str(dist)]
+    subprocess.run(build, cwd=package, check=True)
+    clean.install(*map(str, dist.glob("*.whl")))
+    arguments = ["-c", str(package / "pyproject.toml"), "-p", "no:cacheprovider"]
+    print(clean.run("python", "-m", "pytest", *arguments, str(package / "tests")), end="")
 
 
 def check_uninstall(clean: Environment) -> None:

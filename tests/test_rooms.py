@@ -254,7 +254,6 @@ def test_the_second_door_has_names_that_one_plugin_needs(
 UNUSED = {
     "AliasFacts": "what alias_facts returns",
     "Change": "in a PassRecord",
-    "Entry": "what a frontend makes",
     "Fallback": "what a frontend makes",
     "OVERWRITES": "a table of rules, as is REFUSES",
     "Overwrites": "the type of its rules",

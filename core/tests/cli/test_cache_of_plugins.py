@@ -1,4 +1,4 @@
-"""What plugins keep on disk: in the folder that the project names, listed and cleared."""
+"""Files of plugins on disk: in the folder that the project names, listed and cleared."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Packages of plugins, written from templates.
 
 A template is a file in ``templates/common`` or in the folder of its kind. Its path in the package
-is its path there without ``.tmpl``, with the name of the import package for ``PACKAGE``; its text
-is a `string.Template`. The kind's ``hooks.tmpl`` becomes a part of ``plugin.py``, and its
+is its path there without ``.tmpl``, with the name of the import package for ``PACKAGE`` and
+``tests`` for ``TESTS``, since wheels have no folder of that name; its text is a `string.Template`. The kind's ``hooks.tmpl`` becomes a part of ``plugin.py``, and its
 ``about.tmpl`` of ``README.md``.
 """
 
@@ -111,13 +111,13 @@ def _texts(name: str, kind: str) -> dict[str, str]:
         for file in sorted(folder.rglob("*.tmpl")):
             path = file.relative_to(folder).as_posix().removesuffix(".tmpl")
             if path not in ("hooks", "about"):
-                path = path.replace("PACKAGE", values["package"])
+                path = path.replace("PACKAGE", values["package"]).replace("TESTS", "tests")
                 found[path] = Template(file.read_text("utf-8")).substitute(values)
     return found
 
 
 def _values(name: str, kind: str) -> dict[str, str]:
-    """What stands for each placeholder of the templates."""
+    """The text for each placeholder of the templates."""
     of_kind = KINDS[kind]
     major, minor = version("tj-torch").split(".")[:2]
     span = f">={major}.{minor},<{major}.{int(minor) + 1}"
