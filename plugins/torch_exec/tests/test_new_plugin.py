@@ -8,15 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+import tj_autograd
 import tj_core as tj
+import tj_torch
 from tj_torch.new_plugin.command import new_plugin_command
 from tj_torch.new_plugin.writing import KINDS, LONGEST, write_plugin
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIBRARIES = {"tj_core", "tj_core.extend", "tj_torch.extend", "tj_autograd.extend"}
 """The modules of this project that written packages import."""
@@ -104,6 +104,18 @@ def test_written_files_are_formatted(tmp_path: Path, name: str) -> None:
         folder = write_plugin(name, kind, tmp_path / kind)
         for check in (("check",), ("format", "--check", "--diff")):
             run(ruff, *check, "--no-cache", ".", folder=folder)
+
+
+@pytest.mark.slow  # mypy reads PyTorch
+@pytest.mark.parametrize("kind", KINDS)
+def test_written_files_have_types(written: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    mypy = shutil.which("mypy")
+    if mypy is None:
+        pytest.skip("mypy is not installed here; tox's `all` leaves it out")
+    sources = [str(Path(module.__path__[0]).parent) for module in (tj, tj_torch, tj_autograd)]
+    cache = tmp_path.parent / "mypy"  # one for all kinds
+    python = ("--python-executable", sys.executable, "--cache-dir", str(cache))
+    run(mypy, *python, folder=written[kind], MYPYPATH=os.pathsep.join(sources))
 
 
 @pytest.mark.parametrize(

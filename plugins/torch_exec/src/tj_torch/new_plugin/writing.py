@@ -1,8 +1,9 @@
 """Packages of plugins, written from templates.
 
-A template is a file in ``templates/common`` or in the folder of its kind. Its path in the package
-is its path there without ``.tmpl``, with the name of the import package for ``PACKAGE`` and
-``tests`` for ``TESTS``, since wheels have no folder of that name; its text is a `string.Template`. The kind's ``hooks.tmpl`` becomes a part of ``plugin.py``, and its
+A template is a file in ``templates/common`` or in the folder of its kind; its text is a
+`string.Template`. Its path in the package is its path there without ``.tmpl``, with the name of the
+import package for ``PACKAGE`` and ``tests`` for ``TESTS``, since no wheel of this project has a
+folder of that name. The kind's ``hooks.tmpl`` becomes a part of ``plugin.py``, and its
 ``about.tmpl`` of ``README.md``.
 """
 
