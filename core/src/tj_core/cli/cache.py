@@ -70,7 +70,11 @@ def _files(folder: Path) -> dict[str, Any]:
         for path in files:
             stat = path.stat()
             days = (time.time() - stat.st_mtime) / 86400
-            entry = {"kind": kind, "file": path.relative_to(place).as_posix(), "bytes": stat.st_size}
+            entry = {
+                "kind": kind,
+                "file": path.relative_to(place).as_posix(),
+                "bytes": stat.st_size,
+            }
             found.append({**entry, "days": round(days, 1), "what": titles.get(path, "")})
     return {"files": found}
 

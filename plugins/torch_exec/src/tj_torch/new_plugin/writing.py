@@ -61,7 +61,7 @@ TAGS = ("executor", "transform")
 """The kinds with a tag."""
 
 
-COMMANDS = frozenset({"cache", "config", "explain", "plugins", "trace"})
+COMMANDS = frozenset({"cache", "config", "doctor", "explain", "plugins", "trace"})
 """The commands of tj-core; a plugin's command has the plugin's name."""
 
 
