@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from tj_core.ir.proxy import Proxy
 
-__all__ = ["NO_EFFECTS", "Alias", "Effects"]
+__all__ = ["NO_EFFECTS", "Alias", "Effects", "in_one_order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Effects:
     ``rebinds``: arguments whose metadata it changes, each with the proxy they are afterwards.
     ``aliases``: outputs that share storage.
     ``ordered``: resources whose calls keep their order and are never merged or removed, such as
-    ``random:cpu``, ``collective``, ``stream``, ``side_effect``.
+    ``random:cpu``, ``collective:<group>``, ``stream``, ``side_effect``; see `in_one_order`.
     ``marks``: further facts that the dialect declares of arguments, as (name, argument, number).
     ``copies_back``: the call writes a value to an input as the last act of a functional program.
     """
@@ -56,3 +56,12 @@ class Effects:
 
 
 NO_EFFECTS = Effects()
+
+
+def in_one_order(first: str, second: str) -> bool:
+    """Test if calls of these resources keep their order: equal ones, and one and a part of it.
+
+    ``collective`` stands for all groups: calls of it keep their order with ``collective:0``, too.
+    """
+    one, other = f"{first}:", f"{second}:"
+    return one.startswith(other) or other.startswith(one)

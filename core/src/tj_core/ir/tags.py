@@ -16,7 +16,7 @@ from tj_core.errors import PluginConflictError, TagError, did_you_mean
 if TYPE_CHECKING:
     from tj_core.source import Source
 
-__all__ = ["BUILTIN_TAGS", "NEW_VALUE_OF", "NO_TAGS", "Tag", "TagRegistry", "TagSet"]
+__all__ = ["BUILTIN_TAGS", "FENCE", "NEW_VALUE_OF", "NO_TAGS", "Tag", "TagRegistry", "TagSet"]
 
 TagValue = str | int | float | bool | None
 Carrier = Literal["proxy", "call", "trace"]
@@ -107,6 +107,9 @@ NO_TAGS = TagSet()
 NEW_VALUE_OF = "NEW_VALUE_OF"
 """The tag of the new value of an input; the tag's value is the input's name."""
 
+FENCE = "FENCE"
+"""The tag of a call that no fused region reaches across: none has calls from both sides of it."""
+
 BUILTIN_TAGS = (
     Tag("SAVE", "keep this value for the backward pass", group="residual"),
     Tag("RECOMPUTE", "compute this again in the backward pass", group="residual"),
@@ -135,6 +138,7 @@ BUILTIN_TAGS = (
         carriers=frozenset({"proxy"}),
         into_body=False,
     ),
+    Tag(FENCE, "no fused region reaches across the call", carriers=frozenset({"call"})),
     Tag("BACKWARD", "the call belongs to the backward pass", to_backward=True),
 )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.proxy import Device, TensorProxy
 from tj_core.ir.symbol import Context, Symbol
+from tj_core.ir.tags import FENCE, TagSet
 from tj_core.ir.trace import BoundSymbol
 from tj_core.passes.fuse.groups import Group, Owner, grouped, is_free_view
 
@@ -83,3 +85,40 @@ def test_a_view_of_another_context_is_made_before_it_is_read() -> None:
     calls = [call(0, "compute", ["x"]), call(1, "view", ["v0"]), call(2, "compute", ["v1"])]
     owners = {0: OWNERS[0], 1: OWNERS[0], 2: OWNERS[1]}
     assert missing(calls, {k: v for k, v in owners.items() if v is not None}) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "passes"),
+    [
+        ("collective:0", "collective:0", False),
+        ("collective:0", "collective:1", True),
+        ("collective:1", "collective:10", True),
+        ("collective", "collective:1", False),
+        ("collective:1", "collective", False),
+        ("wait", "collective:0", True),
+    ],
+)
+def test_calls_of_other_resources_may_pass(first: str, second: str, passes: bool) -> None:
+    """The first has to wait for a group, the second has not; a group's name may be unknown."""
+    calls = [
+        call(0, "compute", ["x"]),
+        *(call(i, "compute", [r]) for i, r in ((1, "v0"), (2, "x"))),
+    ]
+    calls[1] = calls[1].replace(effects=Effects(ordered=(first,)))
+    calls[2] = calls[2].replace(effects=Effects(ordered=(second,)))
+    units = grouped(calls, {0: OWNERS[0]})  # type: ignore[dict-item]
+    places = [u.label for u in units if isinstance(u, BoundSymbol)]
+    assert places == (["v2", "v1"] if passes else ["v1", "v2"])
+
+
+def test_no_group_reaches_across_a_fence() -> None:
+    """Calls that do not depend on the fence stay on their side of it."""
+    calls = [call(i, "compute", ["x"]) for i in range(5)]
+    owners = dict.fromkeys((0, 1, 3, 4), OWNERS[0])
+    whole = grouped(calls, owners)  # type: ignore[arg-type]
+    assert [len(u.calls) for u in whole if isinstance(u, Group)] == [4]
+    calls[2] = calls[2].replace(tags=TagSet([FENCE]))
+    before, fence, after = grouped(calls, owners)  # type: ignore[arg-type]
+    assert isinstance(before, Group)
+    assert isinstance(after, Group)
+    assert (before.calls, fence, after.calls) == (tuple(calls[:2]), calls[2], tuple(calls[3:]))

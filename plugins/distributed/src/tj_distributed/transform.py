@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["announce"]
 
-COLLECTIVE = Effects(ordered=("collective",))
-
 
 def announce() -> Transform:
     """Make the transform."""
@@ -43,17 +41,21 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
     editor, of_backward = TraceEditor(trace, context.tags), first.tags
     for group in dict.fromkeys(c.group for c in sequence):
         own = tuple(c for c in sequence if c.group == group)
-        call = _call(trace, BEGIN, (group, to_text(own)), of_backward)
+        call = _call(trace, BEGIN, (group, to_text(own)), f"collective:{group}", of_backward)
         editor.append(call)
         editor.changed(call, f"{len(own)} collectives", context.plugin)
     for call in trace.calls:
         if call.symbol.qualname == TORCH_WAIT:
-            editor.append(_call(trace, WAIT, call.args, call.tags).replace(source=call.source))
+            wait = _call(trace, WAIT, call.args, "wait", call.tags)
+            editor.append(wait.replace(source=call.source))
         editor.append(call)
     return editor.done(PassRecord(context.name, context.plugin))
 
 
-def _call(trace: Trace, symbol: Symbol, args: tuple[Any, ...], tags: TagSet) -> BoundSymbol:
+def _call(
+    trace: Trace, symbol: Symbol, args: tuple[Any, ...], resource: str, tags: TagSet
+) -> BoundSymbol:
+    effects = Effects(ordered=(resource,))
     return BoundSymbol(
-        symbol, args, effects=COLLECTIVE, context=trace.context, tags=tags, executor=NAMESPACE
+        symbol, args, effects=effects, context=trace.context, tags=tags, executor=NAMESPACE
     )

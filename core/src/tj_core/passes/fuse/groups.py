@@ -3,7 +3,8 @@
 Each call gets a slot: a level, and within the level the groups of the executors before all single
 calls. No call has an earlier slot than the values that it reads, so that groups are convex. Apart
 from this, calls stay near their place in the program: the open group takes the calls that can join
-it, and a call that need not wait for the group runs right before it.
+it, and a call that need not wait for the group runs right before it. No call passes one that writes
+or is a side effect, or that has the tag `FENCE`.
 
 A view takes no time and no memory, so that it belongs to no group: each region that reads a view
 makes the view again.
@@ -16,13 +17,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tj_core.analysis.alias import makes_views
+from tj_core.ir.effects import in_one_order
 from tj_core.ir.proxy import Device, NumberProxy, TensorProxy
+from tj_core.ir.tags import FENCE
 
 if TYPE_CHECKING:
     from tj_core.ir.symbol import Context
     from tj_core.ir.trace import BoundSymbol
 
-__all__ = ["Group", "Owner", "Unit", "devices_of", "grouped", "is_free_view"]
+__all__ = ["Group", "Owner", "Unit", "devices_of", "grouped", "is_fence", "is_free_view"]
 
 
 class Owner(NamedTuple):
@@ -130,12 +133,20 @@ class _Schedule:
     def by_itself(self, call: BoundSymbol, needed: _Slot) -> _Slot:
         """The slot of a single call: right before the open group, unless it must wait for it."""
         level = max(needed[0], self.top - 1, self.floor - 1)
-        level = max([level, *(self.ordered.get(name, -1) for name in call.effects.ordered)])
+        level = max([level, *self.before(call)])
         if _is_barrier(call):
             level = max(level, self.top)
             self.floor = level + 1
         self.ordered.update(dict.fromkeys(call.effects.ordered, level))
         return level, self.alone
+
+    def before(self, call: BoundSymbol) -> list[int]:
+        """The levels of calls before that ``call`` must not pass."""
+        own = call.effects.ordered
+        if not own:
+            return []
+        known = self.ordered.items()
+        return [level for name, level in known if any(in_one_order(name, o) for o in own)]
 
     def in_group(self, owner: Owner, needed: _Slot) -> _Slot:
         """The slot of a call in a group: the open one, unless it needs a later value."""
@@ -149,7 +160,13 @@ class _Schedule:
         return level, rank
 
 
+def is_fence(call: BoundSymbol) -> bool:
+    """Test for a call that stands in no group, and that no group reaches across."""
+    return FENCE in call.tags
+
+
 def _is_barrier(call: BoundSymbol) -> bool:
     """Test for a call that no other call may be moved across."""
     effects = call.effects
-    return bool(effects.mutates or effects.rebinds or "side_effect" in effects.ordered)
+    acts = effects.mutates or effects.rebinds or "side_effect" in effects.ordered
+    return bool(acts) or is_fence(call)

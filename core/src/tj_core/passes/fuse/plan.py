@@ -17,6 +17,7 @@ from tj_core.passes.fuse.groups import (
     Unit,
     devices_of,
     grouped,
+    is_fence,
     is_free_view,
 )
 from tj_core.passes.fuse.keys import call_token
@@ -113,7 +114,8 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
         if is_free_view(calls[i])
         for p in calls[i].flat_outs
     }
-    refused: dict[str, str] = {}
+    fences = (c for c in calls if is_fence(c) and c.symbol not in fusers.hosted)
+    refused = {c.label: "it is a fence" for c in fences if fusers.owner(c) is not None}
     units: list[Unit] = []
     for unit in grouped(calls, owners):
         if not isinstance(unit, Group):
@@ -137,7 +139,8 @@ def _owners(calls: Sequence[BoundSymbol], fusers: Fusers) -> dict[int, Owner]:
 
     Calls on numbers alone count for the device of the first call on tensors.
     """
-    owners = {i: owner for i, call in enumerate(calls) if (owner := fusers.owner(call)) is not None}
+    found = ((i, fusers.owner(call)) for i, call in enumerate(calls) if not is_fence(call))
+    owners = {i: owner for i, owner in found if owner is not None}
     first = next((owner.devices for owner in owners.values() if owner.devices), frozenset())
     return {
         i: owner if owner.devices else owner._replace(devices=first) for i, owner in owners.items()

@@ -272,8 +272,8 @@ def _ordered(call: Recorded, tensors: Sequence[torch.Tensor]) -> tuple[str, ...]
     if call.draws:
         device = tensors[0].device if tensors else torch.device("cpu")
         found.append(f"random:{device_to_core(device)}")
-    if call.facts.collective:
-        found.append("collective")
+    if resource := call.facts.resource(call.args, call.kwargs):
+        found.append(resource)
     elif call.facts.kept:
         found.append("side_effect")
     return tuple(found)

@@ -49,6 +49,8 @@ _HIDDEN_WRITERS = frozenset(f"aten::{k}_batch_norm" for k in ("native", "cudnn",
 # Arguments of seeded operators that draw no random numbers when the argument is zero.
 _DROPOUT_ARGUMENTS = ("dropout_p", "dropout")
 _COLLECTIVES = frozenset(["c10d", "_c10d_functional", "c10d_functional"])
+_COLLECTIVE, _WAIT = "collective", "wait"
+_GROUPS = ("group_name",)
 _BUILTIN = frozenset(["aten", "prim", "prims"])
 
 
@@ -58,6 +60,7 @@ class OpFacts:
 
     ``seeded``: it draws random numbers, unless the argument with the position or name in
     ``dropout`` is zero. ``kept``: it is never dead, since it checks something or returns nothing.
+    ``group``: position and name of the argument with the name of a collective's process group.
     ``builtin``: PyTorch itself, not an extension, defines it. ``hidden_writer``: its schema hides
     a write.
     """
@@ -68,6 +71,7 @@ class OpFacts:
     seeded: bool
     kept: bool
     collective: bool
+    group: tuple[int, str] | None
     hidden_writer: bool
     builtin: bool
     dropout: tuple[int, str] | None
@@ -79,6 +83,22 @@ class OpFacts:
         position, name = self.dropout
         value = args[position] if position < len(args) else kwargs.get(name, 0.0)
         return bool(value)
+
+    def resource(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """The resource that orders a call of a collective with these arguments.
+
+        ``collective:<group>`` for a start, ``collective`` if the group has no name there. A wait
+        follows its start by the value that it takes, whatever else starts between: ``wait``.
+        """
+        if not self.collective:
+            return None
+        if self.symbol.name.rpartition(".")[0].endswith(".wait_tensor"):
+            return _WAIT
+        if self.group is None:
+            return _COLLECTIVE
+        position, name = self.group
+        group = args[position] if position < len(args) else kwargs.get(name)
+        return f"{_COLLECTIVE}:{group}" if isinstance(group, str) else _COLLECTIVE
 
     def writes_hidden(self, args: tuple[Any, ...]) -> bool:
         """Test if a batch norm in training (``args[5]``) updates running statistics."""
@@ -130,9 +150,10 @@ def _facts(op: Any) -> OpFacts:
         seeded,
         kept=not schema.returns or "assert" in schema.name,
         collective=namespace in _COLLECTIVES,
+        group=_argument(schema, _GROUPS) if namespace in _COLLECTIVES else None,
         hidden_writer=schema.name in _HIDDEN_WRITERS,
         builtin=namespace in _BUILTIN,
-        dropout=_dropout(schema),
+        dropout=_argument(schema, _DROPOUT_ARGUMENTS),
     )
 
 
@@ -142,8 +163,8 @@ def _role(name: str) -> Role:
     return Role.IDENTITY if name in _IDENTITIES else Role.RECORD
 
 
-def _dropout(schema: Any) -> tuple[int, str] | None:
+def _argument(schema: Any, names: tuple[str, ...]) -> tuple[int, str] | None:
     for position, argument in enumerate(schema.arguments):
-        if argument.name in _DROPOUT_ARGUMENTS:
+        if argument.name in names:
             return position, argument.name
     return None
