@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tj_core.analysis.overlaps import Overlap, overlaps
 from tj_core.compile.compilation import Compilation, Track
+from tj_core.contract.started import STARTS
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Symbol
 from tj_core.showing import aligned, folded_html, table_html, text_html
@@ -15,6 +18,7 @@ from tj_core.showing import aligned, folded_html, table_html, text_html
 if TYPE_CHECKING:
     from tj_core.compile.region_kernels import RegionKernel
     from tj_core.contract.decline import Decline
+    from tj_core.contract.rules import RuleTable
     from tj_core.host.jitted import Fallback
     from tj_core.ir.trace import Change, Trace
     from tj_core.passes.claim_record import ClaimRecord
@@ -23,6 +27,10 @@ __all__ = ["Explanation", "RegionUse", "explain_compilation", "explain_part"]
 
 HEADER = ("call", "operation", "executor", "declined by", "source")
 GRADIENTS = ("call", "rule", "whose", "declined by")
+TAGS = ("call", "tag", "declined by")
+STARTED = (
+    "program", "call", "operation", "group", "bytes", "after", "before", "calls between"
+)  # fmt: skip
 DECLINES = ("executor", "declined because", "calls", "the first")
 REGIONS = ("region", "program", "calls", "operations", "seconds", "state")
 
@@ -44,7 +52,8 @@ class Explanation:
     gradient rule of each call, with its plugin, and declines; ``others`` are the claims of the
     compiled programs beside the main one, by name. ``regions`` are the fused regions:
     ``kernel.fused.source`` is the text of the generated code. ``ties`` say where names alone decide
-    who was asked first for calls of the program.
+    who was asked first for calls of the program. ``tags`` are calls with a tag that was not
+    followed, and why; ``overlaps`` is what the programs start, such as collectives, by program.
     """
 
     claims: tuple[ClaimRecord, ...]
@@ -54,6 +63,8 @@ class Explanation:
     others: Mapping[str, tuple[ClaimRecord, ...]] = field(default_factory=dict)
     regions: tuple[RegionUse, ...] = ()
     ties: tuple[str, ...] = ()
+    tags: tuple[Change, ...] = ()
+    overlaps: Mapping[str, tuple[Overlap, ...]] = field(default_factory=dict)
 
     def rows(self) -> Iterator[tuple[str, str, str, str, str]]:
         """The table's rows, in program order; `HEADER` names the columns."""
@@ -87,6 +98,8 @@ class Explanation:
             },
             "gradients": [_named(GRADIENTS, _gradient(change)) for change in self.gradients],
             "regions": [_named(REGIONS, _region(use)) for use in self.regions],
+            "tags": [_named(TAGS, _tag(change)) for change in self.tags],
+            "started": [_named(STARTED, row) for row in self.started()],
             "ties": list(self.ties),
             "without": [
                 {"transform": name, "reason": answer.reason, "source": _source(answer.source)}
@@ -108,8 +121,16 @@ class Explanation:
             yield "declines", DECLINES, rows
         if self.gradients:
             yield "gradients", GRADIENTS, list(map(_gradient, self.gradients))
+        if self.tags:
+            yield "tags", TAGS, list(map(_tag, self.tags))
+        if started := list(self.started()):
+            yield "started", STARTED, started
         if self.regions:
             yield "regions", REGIONS, list(map(_region, self.regions))
+
+    def started(self) -> Iterator[tuple[str, ...]]:
+        """The rows of what the programs start; `STARTED` names the columns."""
+        return (_started(name, one) for name, found in self.overlaps.items() for one in found)
 
     def remarks(self) -> Iterator[str]:
         """The transforms that declined the program, and its parts that run without tj."""
@@ -160,6 +181,18 @@ def _gradient(change: Change) -> tuple[str, ...]:
     return change.call, change.rule, change.plugin, _reasons(change.declined)
 
 
+def _tag(change: Change) -> tuple[str, ...]:
+    return change.call, change.rule, _reasons(change.declined)
+
+
+def _started(program: str, found: Overlap) -> tuple[str, ...]:
+    started, between = found.started, found.between
+    size = "" if started.size is None else str(started.size)
+    hidden = str(between) if found.hidden else "0 (exposed)"
+    after, before = f"{found.after} calls", found.before or "(the end)"
+    return program, found.call, started.operation, started.group, size, after, before, hidden
+
+
 def _region(use: RegionUse) -> tuple[str, ...]:
     kernel = use.kernel
     operations = kernel.region.body.calls
@@ -189,21 +222,40 @@ def explain_compilation(
     compilation: Compilation,
     fallbacks: tuple[Fallback, ...] = (),
     ties: Iterable[tuple[str, str]] = (),
+    tables: Mapping[str, RuleTable[Any]] = MappingProxyType({}),
 ) -> Explanation:
-    """The explanation of ``compilation``; ``ties`` are texts of the session's, by executor."""
-    joint = next((t for t in compilation.traces if t.stage is Stage.JOINT), None)
-    gradients = joint.history[-1].changes[::-1] if joint is not None and joint.history else ()
+    """The explanation of ``compilation``.
+
+    ``ties`` are texts of the session's, by executor; ``tables`` are its rule tables.
+    """
+    joint = _made_at(compilation, Stage.JOINT)
+    halved = _made_at(compilation, Stage.SPLIT)
     tracks = {n: t for n, t in compilation.others.items() if isinstance(t, Track)}
-    others = {name: tuple(track.claims) for name, track in tracks.items()}
+    last = {"": compilation.traces[-1], **{n: t.traces[-1] for n, t in tracks.items()}}
     regions = [*_regions("", compilation.traces[-1], compilation.regions)]
     for name, track in tracks.items():
         regions += _regions(name, track.traces[-1], track.regions)
     claims = tuple(compilation.claims)
+    others = {name: tuple(track.claims) for name, track in tracks.items()}
     taking = {record.executor for record in chain(claims, *others.values())}
-    said = tuple(text for executor, text in ties if executor in taking)
+    starts = tables.get(STARTS)
     return Explanation(
-        claims, fallbacks, compilation.declined, gradients, others, tuple(regions), said
+        claims,
+        fallbacks,
+        compilation.declined,
+        joint[::-1],
+        others,
+        tuple(regions),
+        tuple(text for executor, text in ties if executor in taking),
+        tuple(change for change in halved if change.declined),
+        {} if starts is None else {name: overlaps(trace, starts) for name, trace in last.items()},
     )
+
+
+def _made_at(compilation: Compilation, stage: Stage) -> tuple[Change, ...]:
+    """The changes by the pass that reached ``stage``."""
+    trace = next((t for t in compilation.traces if t.stage is stage), None)
+    return trace.history[-1].changes if trace is not None and trace.history else ()
 
 
 def explain_part(

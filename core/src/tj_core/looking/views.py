@@ -93,7 +93,9 @@ def explain(fn: Any) -> Explanation:
     compilation = _newest(fn)
     if isinstance(fn, CompiledProgram) and fn.part:
         return explain_part(compilation, fn.part, fallbacks)
-    return explain_compilation(compilation, fallbacks, _ties(fn))
+    states = own_states(fn)
+    tables = states[0].session.tables if states else {}
+    return explain_compilation(compilation, fallbacks, _ties(fn), tables)
 
 
 def _ties(fn: Any) -> tuple[tuple[str, str], ...]:

@@ -97,7 +97,8 @@ def _made(trace: Trace, context: PassContext, segments: Cut, layout: Layout | No
         name=context.name,
         plugin=context.plugin,
     )
-    return checkpointed(made, context.tags, Costs.of(context).keeps_state)
+    costs = Costs.of(context)
+    return checkpointed(made, context.tags, costs.keeps_state, costs.repeats)
 
 
 def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | Outcome:

@@ -40,10 +40,11 @@ def tj_options() -> type[Any]:
 def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
     from tj_torch.extend import registered
 
+    from tj_distributed.facts import repeatable, started
     from tj_distributed.names import TABLE
     from tj_distributed.wrappers import rules
 
-    return (registered(TABLE), rules())
+    return (registered(TABLE), rules(), repeatable(), started())
 
 
 @hookimpl

@@ -10,17 +10,20 @@ from typing import Any, NamedTuple
 from tj_core.extend import BoundSymbol, TensorProxy, Trace
 
 __all__ = [
+    "PREFIX",
     "TORCH_WAIT",
     "Collective",
     "collectives",
+    "described",
     "digest",
     "first_difference",
     "from_text",
+    "starts",
     "to_text",
 ]
 
-_PREFIX = "torch.ops._c10d_functional."
-TORCH_WAIT = f"{_PREFIX}wait_tensor.default"
+PREFIX = "torch.ops._c10d_functional."
+TORCH_WAIT = f"{PREFIX}wait_tensor.default"
 
 
 class Collective(NamedTuple):
@@ -95,17 +98,18 @@ def collectives(trace: Trace) -> tuple[Collective, ...]:
         if starts(call):
             few = bits.bit_count() <= _FEW
             inputs = [name for i, name in enumerate(names) if few and bits >> i & 1]
-            found.append(_collective(call)._replace(inputs=tuple(inputs)))
+            found.append(described(call)._replace(inputs=tuple(inputs)))
     return tuple(found)
 
 
 def starts(call: BoundSymbol) -> bool:
     """Test if ``call`` starts a collective."""
     name = call.symbol.qualname
-    return name.startswith(_PREFIX) and name != TORCH_WAIT
+    return name.startswith(PREFIX) and name != TORCH_WAIT
 
 
-def _collective(call: BoundSymbol) -> Collective:
+def described(call: BoundSymbol) -> Collective:
+    """The collective that ``call`` starts."""
     tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
     *details, group = [str(a) for a in (*call.args, *dict(call.kwargs).values()) if _is_detail(a)]
     sizes = [size for p in tensors for size in p.shape]
@@ -113,7 +117,7 @@ def _collective(call: BoundSymbol) -> Collective:
     if "all_to_all" not in call.symbol.qualname and all(isinstance(size, int) for size in sizes):
         elements = sum(_product(p.shape) for p in tensors)
     dtypes = ", ".join(dict.fromkeys(str(p.dtype) for p in tensors))
-    name = call.symbol.qualname.removeprefix(_PREFIX).rpartition(".")[0]
+    name = call.symbol.qualname.removeprefix(PREFIX).rpartition(".")[0]
     line = "" if call.source is None else str(call.source)
     return Collective(name, group, dtypes, elements, tuple(details), line)
 

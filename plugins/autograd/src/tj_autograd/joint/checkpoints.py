@@ -12,17 +12,20 @@ __all__ = ["checkpointed"]
 
 
 def checkpointed(
-    joint: Trace, tags: TagRegistry, keeps_state: Callable[[BoundSymbol], bool]
+    joint: Trace,
+    tags: TagRegistry,
+    keeps_state: Callable[[BoundSymbol], bool],
+    repeats: Callable[[BoundSymbol], object],
 ) -> Trace:
     """Tag what checkpointed regions save in ``joint``, as `torch.utils.checkpoint` does.
 
     A result of a region that is used outside of it is tagged ``SAVE``: a region that starts from it
     does not run this one again. So is a result of a call for which an executor ``keeps_state``,
-    which runs once.
+    which runs once. ``repeats`` are calls that keep their order and may run again.
     """
     if not any("CHECKPOINT" in call.tags for call in joint.calls):
         return joint
-    joint = replayable(joint)
+    joint = replayable(joint, repeats)
     editor = TraceEditor(joint, tags)
     for p in (*_results(joint), *_kept(joint, keeps_state)):
         editor.inherit(p, TagSet(["SAVE"]))

@@ -126,13 +126,16 @@ def resources(effects: Effects) -> tuple[str, ...]:
     return tuple(r for r in effects.ordered if r.startswith("random:"))
 
 
-def replayable(joint: Trace) -> Trace:
-    """Make random calls of checkpointed regions in ``joint`` replayable, or saved."""
+def replayable(joint: Trace, repeats: Callable[[BoundSymbol], object]) -> Trace:
+    """Make random calls of checkpointed regions in ``joint`` replayable, or saved.
+
+    So are other ordered calls, unless a rule (``repeats``) says that they may run again.
+    """
     if not any(map(_asks, joint.calls)):
         return joint
     editor = TraceEditor(joint)
     for call in joint.calls:
-        editor.append(*_made(call, editor.fresh))
+        editor.append(*(_made(call, editor.fresh) if not repeats(call) else (call,)))
     return editor.done()
 
 

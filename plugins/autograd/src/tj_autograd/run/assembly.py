@@ -6,9 +6,11 @@ They are made by the process that splits the trace, and by one that finds the ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from tj_core.extend import PassRecord
 
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.segments import Cut, cut
@@ -20,6 +22,7 @@ from tj_autograd.run.variants import Variants
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.decompositions import with_decompositions
 from tj_autograd.split.halves import Halves, Part, split
+from tj_autograd.split.unheeded import unheeded
 
 if TYPE_CHECKING:
     from tj_core.extend import Outcome, PassContext, Program, Trace
@@ -76,6 +79,7 @@ class Splitting:
         halves = split(
             whole, self.costs, options.memory_budget, cut=segments, prefer=options.prefer
         )
+        halves = self.noted(halves)
         count = range(len(halves.parts))
         gradients = [whole.outputs[1]] if segments.whole else whole.outputs[1]
         taken = [[p.name for p in segments.taken(i)] for i in count]
@@ -86,6 +90,15 @@ class Splitting:
             () if segments.whole else tuple(call.label for call in made.calls),
         )
         return self.assembled(halves, facts)
+
+    def noted(self, halves: Halves) -> Halves:
+        """``halves``; the forward's history has the tags that were not followed, with reasons."""
+        forward = halves.forward
+        found = tuple(unheeded(forward.calls, halves.saved, self.costs))
+        if not found:
+            return halves
+        record = PassRecord(self.context.name, self.context.plugin, found)
+        return replace(halves, forward=forward.replace(history=(*forward.history, record)))
 
     def decomposed(self, joint: Trace) -> Trace:
         """``joint`` with the decompositions that executors ask for."""

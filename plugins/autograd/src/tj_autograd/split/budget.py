@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["fewest_again", "may_be_freed"]
 
 
-def may_be_freed(call: BoundSymbol) -> bool:
-    """Check that ``call`` can run again: it draws no random numbers, and has no effect."""
+def may_be_freed(call: BoundSymbol, costs: Costs) -> bool:
+    """Check that ``call`` can run again: it has no effect, or a rule says that it may."""
     effects = call.effects
-    return not (effects.ordered or effects.mutates or effects.rebinds or call.executor)
+    ordered = effects.ordered and costs.repeats(call) is None
+    return not (ordered or effects.mutates or effects.rebinds or call.executor)
 
 
 def fewest_again(
@@ -44,5 +45,5 @@ def fewest_again(
 
 def _by_price(forward: Iterable[BoundSymbol], costs: Costs) -> Sequence[BoundSymbol]:
     """Calls that can run again, sorted by seconds per byte of their results."""
-    found = [c for c in forward if may_be_freed(c) and c.flat_outs]
+    found = [c for c in forward if may_be_freed(c, costs) and c.flat_outs]
     return sorted(found, key=lambda c: costs.seconds(c) / max(1, sum(map(byte_size, c.flat_outs))))

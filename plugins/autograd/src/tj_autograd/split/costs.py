@@ -25,23 +25,28 @@ from torch.utils.flop_counter import flop_registry
 from tj_autograd.split.arithmetic import BYTES_PER_SECOND
 from tj_autograd.split.cheap import RECOMPUTE, cheap
 from tj_autograd.split.partition import byte_size
+from tj_autograd.split.repeatable import REPEATABLE
 
 __all__ = ["Costs", "estimate"]
 
 OPERATIONS_PER_SECOND = 2e11
 """Arithmetic throughput of a processor, a typical value, matching `BYTES_PER_SECOND`."""
 
+NETWORK = 10
+"""Factor on the time of memory for a call that waits for other processes, a typical value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Costs of calls: from ``executors``, asked in order, else from PyTorch's operators.
 
-    ``known`` is the rule table `recompute`. ``asked`` caches answers by question and call, since
-    several ways to split a program ask the same.
+    ``known`` is the rule table `recompute`, ``repeatable`` the one of that name. ``asked`` caches
+    answers by question and call, since several ways to split a program ask the same.
     """
 
     executors: Sequence[Executor]
     known: RuleTable[bool]
+    repeatable: RuleTable[str]
     asked: dict[tuple[str, int], tuple[BoundSymbol, bool]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -49,7 +54,8 @@ class Costs:
     @classmethod
     def of(cls, context: PassContext) -> Costs:
         """Make the costs from the executors and tables of ``context``."""
-        return cls(context.executors, context.tables[RECOMPUTE])
+        tables = context.tables
+        return cls(context.executors, tables[RECOMPUTE], tables[REPEATABLE])
 
     def fuses(self, call: BoundSymbol) -> bool:
         """Check that the executor that would take ``call`` fuses it with its neighbours."""
@@ -72,6 +78,11 @@ class Costs:
         rule = self.known.of(call)
         return rule is not None and rule.value
 
+    def repeats(self, call: BoundSymbol) -> str | None:
+        """The rule by which ``call`` may run again although it keeps its order, or None."""
+        rule = self.repeatable.of(call)
+        return None if rule is None else rule.value
+
     def keeps_state(self, call: BoundSymbol) -> bool:
         """Check that an executor keeps state for ``call``, or a part of it, between runs."""
         return self._once("keeps state", call, self._keeps_state)
@@ -80,7 +91,9 @@ class Costs:
         """Estimate the run time of ``call`` in seconds."""
         executor = self._first(call)
         said = None if executor is None else executor.cost(call)
-        return estimate(call) if said is None else said
+        if said is not None:
+            return said
+        return estimate(call) * (NETWORK if self.repeats(call) else 1)
 
     def _once(self, question: str, call: BoundSymbol, ask: Callable[[BoundSymbol], bool]) -> bool:
         key = question, id(call)  # the call is kept, so that nothing else gets its identity

@@ -254,7 +254,7 @@ class _Splitting:
     def tight(self) -> _Way:
         """Find the way within the budget that recomputes the fewest expensive calls."""
         if self.within is not None:  # the forward is made: it saves these, and all may run again
-            free = frozenset(c.label for c in self.ahead if may_be_freed(c))
+            free = frozenset(c.label for c in self.ahead if may_be_freed(c, self.costs))
             return self.way(self.choose(Terms(free, tight=True)))
         default = self.best()
         limit = self.budget * self.made(default)
@@ -300,7 +300,7 @@ class _Splitting:
         needed = free_values(self.back, self.joint.outputs[1], self.known)
         once = (call.label for call in self.ahead if self.costs.keeps_state(call))
         names = frozenset(p.name for p in needed)
-        return Forward(self.inputs, self.ahead, names, frozenset(once))
+        return Forward(self.inputs, self.ahead, names, frozenset(once), self.costs.repeats)
 
     @cached_property
     def known(self) -> set[str]:

@@ -3,7 +3,8 @@
 As in PyTorch's ``min_cut_rematerialization_partition``, every value of the forward is an edge whose
 capacity is the cost of saving it. Values that the backward reads are cut off from calls that cannot
 run again. Cheap operations (elementwise, views) may run again; a matrix product, a reduction to
-something small, a random or ordered operation may not.
+something small, a random or ordered operation may not, unless a rule says so
+(`tj_autograd.split.repeatable`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tj_core.extend import (
 from tj_torch.internal import OVERWRITTEN
 
 from tj_autograd.split.mincut import INFINITE, Network, Solved
+from tj_autograd.split.repeatable import Repeats, together
 
 __all__ = ["DEPTHS", "Cheap", "Forward", "Terms", "byte_size", "storages", "unsaved"]
 
@@ -43,6 +45,9 @@ saved.
 
 OVERWRITTEN_COST = 1 << 50
 """Extra cost of a value whose memory the program writes later: PyTorch refuses to use it."""
+
+STARTED_COST = 1 << 50
+"""Extra cost of a value that a call has started to write, and another one waits for."""
 
 AGAIN = ("RECOMPUTE", "PREFER_RECOMPUTE")
 """Tags that ask for a call to run again, whatever it costs."""
@@ -71,13 +76,15 @@ class Forward:
     """Calls of a forward, and facts that all choices of saved values share.
 
     ``needed`` are the names of the values that the backward reads. ``once`` are labels of calls
-    that are never recomputed, whatever their tags: executors keep state for them.
+    that are never recomputed, whatever their tags: executors keep state for them. ``repeats`` is
+    the rule of an ordered call that may run again.
     """
 
     inputs: tuple[Proxy, ...]
     calls: tuple[BoundSymbol, ...]
     needed: frozenset[str]
     once: frozenset[str] = frozenset()
+    repeats: Repeats = field(default=lambda _: None, repr=False, compare=False)
     solved: Solved = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -97,10 +104,31 @@ class Forward:
         return {p.name: p for p in values if p.name in self.distances}
 
     @cached_property
+    def bases(self) -> Mapping[str, Proxy]:
+        """The base of each view."""
+        return storages(self.calls)
+
+    @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Bytes that saving each wanted value keeps in memory: for a view, those of its base."""
-        viewed = storages(self.calls)
-        return {name: byte_size(substituted(p, viewed)) for name, p in self.wanted.items()}
+        return {n: byte_size(substituted(p, self.bases)) for n, p in self.wanted.items()}
+
+    @cached_property
+    def units(self) -> Mapping[str, tuple[BoundSymbol, ...]]:
+        """The calls that run again together with an ordered call, by its label."""
+        return together(self.calls, self.repeats)
+
+    def unit(self, call: BoundSymbol) -> tuple[BoundSymbol, ...]:
+        """The calls that run again if ``call`` does; none if it must not."""
+        effects = call.effects
+        if effects.mutates or effects.rebinds:
+            return ()
+        return self.units.get(call.label, ()) if effects.ordered else (call,)
+
+    def started(self, p: Proxy, call: BoundSymbol | None) -> bool:
+        """Check that ``p`` is not complete before another call has waited for it."""
+        unit = () if call is None else self.units.get(call.label, ())
+        return p.name not in self.needed and len(unit) > 1 and unit[0] is call
 
     def saved(
         self,
@@ -174,6 +202,10 @@ class _Choice:
         cost = _cost(p, call, distance, self.program.sizes[p.name])
         if cost >= INFINITE:
             return cost
+        if self.keeps_again(p, call):
+            return INFINITE
+        if self.program.started(p, call):
+            return cost + STARTED_COST
         if self.terms.tight and call is None:
             return 1
         return 2 * cost if p.name in self.terms.inside else cost
@@ -181,20 +213,31 @@ class _Choice:
     def too_deep(self, call: BoundSymbol, distance: int) -> bool:
         if self.depth is None or distance <= self.depth or unsaved(call):
             return False
-        return not makes_views(call) and not _tagged(call, *AGAIN)
+        return not makes_views(call) and not self.asked(call)
+
+    def keeps_again(self, p: Proxy, call: BoundSymbol | None) -> bool:
+        """Check that ``p`` views what a call that is to run again returns: it would keep that."""
+        base = self.program.bases.get(p.name)
+        made = None if base is None else self.program.maker.get(base.name)
+        if call is None or made is None or "SAVE" in p.tags or made.label not in self.program.units:
+            return False
+        return _tagged(made, "RECOMPUTE") and self.may_run_again(made) and self.may_run_again(call)
+
+    def asked(self, call: BoundSymbol) -> bool:
+        """Check that a tag asks for ``call`` to run again, or for one that runs with it."""
+        return any(_tagged(c, *AGAIN) for c in (self.program.unit(call) or (call,)))
 
     def may_run_again(self, call: BoundSymbol) -> bool:
-        if call.effects.ordered or call.effects.mutates or call.effects.rebinds:
+        unit = self.program.unit(call)
+        if not unit or any(c.label in self.program.once for c in unit):
             return False
-        if call.label in self.program.once:
+        if any(not c.tags.keys().isdisjoint(("SAVE", "PREFER_SAVE")) for c in unit):
             return False
-        if not call.tags.keys().isdisjoint(("SAVE", "PREFER_SAVE")):
-            return False
-        if _tagged(call, *AGAIN):
+        if self.asked(call):
             return True
-        if call.label in self.terms.free:
+        if any(c.label in self.terms.free for c in unit):
             return not call.executor
-        return self.cheap(call) and not _shrinks(call)
+        return all(self.cheap(c) and not _shrinks(c) for c in unit)
 
 
 def _tagged(call: BoundSymbol, *tags: str) -> bool:

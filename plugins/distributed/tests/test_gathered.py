@@ -1,0 +1,61 @@
+"""Gathers that run again in the backward, and the order of collectives, on two processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tj_conformance.oracle.compare import differences
+from torch import distributed
+
+if not distributed.is_gloo_available():
+    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+
+if TYPE_CHECKING:
+    from tj_distributed.testing import Ranks
+
+FILE = str(Path(__file__).with_name("gathered.py"))
+
+
+def run(ranks: Ranks, name: str, *args: Any) -> list[dict[str, Any]]:
+    found = ranks.run(FILE, name, *args)
+    assert all(isinstance(one, dict) for one in found), found
+    return found
+
+
+def test_gathers_run_again_where_a_tag_asks(ranks: Ranks) -> None:
+    """ZeRO-2 by SAVE, ZeRO-3 by RECOMPUTE; without a tag, what is gathered is saved."""
+    kept, again, saved = (run(ranks, "train", tag) for tag in (None, "RECOMPUTE", "SAVE"))
+    for one in (*kept, *again, *saved):
+        assert not differences(one["eager"], one["jitted"])
+        assert one["fallbacks"] == []
+        assert one["forward"] == 6 * "G"
+    for zero2, zero3, tagged in zip(kept, again, saved, strict=True):
+        assert zero2["backward"] == tagged["backward"] == 6 * "R"
+        assert zero3["backward"].count("G") > 0
+        assert zero3["backward"].count("R") == 6
+        assert zero3["saved"] < zero2["saved"] <= tagged["saved"]
+    assert again[0]["backward"] == again[1]["backward"]
+
+
+def test_a_budget_may_choose_gathers(ranks: Ranks) -> None:
+    for one in run(ranks, "train", None, 0.1):
+        assert not differences(one["eager"], one["jitted"])
+        assert "G" in one["backward"]
+
+
+def test_a_reduction_does_not_run_again_and_explain_says_why(ranks: Ranks) -> None:
+    for one in run(ranks, "reduced"):
+        assert (one["forward"], one["backward"]) == ("A", "")
+        assert "keeps its order (collective:0)" in one["explained"]
+
+
+def test_collectives_are_ordered_by_group(ranks: Ranks) -> None:
+    for one in run(ranks, "groups"):
+        first, second = one["names"]
+        assert first != second
+        assert one["equal"]
+        assert one["ordered"] == [
+            (f"collective:{first}",), ("wait",), (f"collective:{second}",), ("wait",)
+        ]  # fmt: skip
