@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tj_core as tj
 import torch
+from tj_core.extend import PassRecord, Stage, TraceEditor, Transform
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tj_core.extend import PassContext, Trace
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +113,28 @@ def test_one_program_fuses_for_all_sizes() -> None:
         torch.testing.assert_close(jitted(x, y), f(x, y))
     assert tj.stats(jitted).misses == 1
     assert regions(jitted) == [3]
+
+
+def test_regions_stop_at_a_fence() -> None:
+    """A transform tags a call, which nothing depends on; without the tag, there is one region."""
+
+    def fence(trace: Trace, context: PassContext) -> Trace:
+        editor = TraceEditor(trace, context.tags)
+        for call in trace.calls:
+            found = call.symbol.qualname == "torch.matmul"
+            editor.append(call.replace(tags=call.tags.add("FENCE")) if found else call)
+        return editor.done(PassRecord(context.name, context.plugin))
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = (x * 2).exp()
+        z = x @ w
+        return y, z, (x + 1).tanh()
+
+    x, w = torch.rand(3, 3), torch.rand(3, 3)
+    session = tj.Session(("example_fuser", "torch"), overrides={"check": 3, "strict": True})
+    found = []
+    for transforms in ([], [Transform("fence", fence, Stage.ACQUIRED)]):
+        jitted = tj.jit(f, session=session, transforms=transforms)
+        torch.testing.assert_close(jitted(x, w), f(x, w))
+        found.append(regions(jitted))
+    assert found == [[4], [2, 2]]
