@@ -11,6 +11,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed import _functional_collectives as functional
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 GATHER: Any = (
     getattr(  # PyTorch 2.13 has renamed it
@@ -130,3 +131,27 @@ def groups() -> dict[str, Any]:
     calls = [c for c in tj.last_trace(g, stage="ACQUIRED").calls if c.effects.ordered]
     names = [distributed.group.WORLD.group_name, other.group_name]
     return {"equal": equal, "ordered": [c.effects.ordered for c in calls], "names": names}
+
+
+def checkpointed() -> dict[str, Any]:
+    """A gather in a checkpointed region, which runs again in the backward, as in eager."""
+    shard = torch.rand(3, generator=torch.Generator().manual_seed(distributed.get_rank()))
+
+    def region(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        full = GATHER(part, 0, distributed.group.WORLD)
+        return (x * full.view(2, 3)).sin()
+
+    def f(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = checkpoint(region, x, part, use_reentrant=False)
+        return found.sum()
+
+    jitted = tj.jit(f, session=session(1.0))
+    found: dict[str, Any] = {}
+    for kind, run in (("eager", f), ("jitted", jitted)):
+        x, part = torch.ones(2, 3, requires_grad=True), shard.clone().requires_grad_()
+        run(x, part).backward()
+        found[kind] = [x.grad, part.grad]
+    found["forward"], found["backward"] = (
+        shape(tj.last_trace(jitted, *which)) for which in ((), ("backward",))
+    )
+    return found

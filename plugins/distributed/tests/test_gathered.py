@@ -48,7 +48,10 @@ def test_a_budget_may_choose_gathers(ranks: Ranks) -> None:
 def test_a_reduction_does_not_run_again_and_explain_says_why(ranks: Ranks) -> None:
     for one in run(ranks, "reduced"):
         assert (one["forward"], one["backward"]) == ("A", "")
-        assert "keeps its order (collective:0)" in one["explained"]
+        tags = one["explained"].partition("\ntags:\n")[2]
+        assert "keeps its order (collective:0)" in tags
+        started = one["explained"].partition("\nstarted:\n")[2].splitlines()[1].split()
+        assert started[1:4] == ["all_reduce", "0", "24"]
 
 
 def test_collectives_are_ordered_by_group(ranks: Ranks) -> None:
@@ -59,3 +62,9 @@ def test_collectives_are_ordered_by_group(ranks: Ranks) -> None:
         assert one["ordered"] == [
             (f"collective:{first}",), ("wait",), (f"collective:{second}",), ("wait",)
         ]  # fmt: skip
+
+
+def test_checkpointed_gathers_run_again(ranks: Ranks) -> None:
+    for one in run(ranks, "checkpointed"):
+        assert not differences(one["eager"], one["jitted"])
+        assert (one["forward"], one["backward"]) == ("G", "GR")

@@ -37,7 +37,7 @@ def call(
 def gather(
     *tags: str, start: str = "start", on_call: Iterable[str] = ()
 ) -> tuple[BoundSymbol, ...]:
-    """A gather of ``shard``, a wait for it, and a chain of views; the tags are on what is gathered."""
+    """A gather of ``shard``, a wait, and a chain of views; what is gathered has ``tags``."""
     going, full = value("going", 16), value("full", 16, *tags)
     views = [value(f"view{i}", 16) for i in range(12)]
     chain = zip((full, *views), views, strict=False)
