@@ -44,8 +44,8 @@ ROOMS = {
     ),
     "tj_subclass": ("expansion", "writes", "kind", "transform", "plugin"),
     "tj_distributed": (
-        "options", "wrappers", "names", "adapter", "sequence", "agreement", "waits", "groups",
-        "transform", "probes", "testing", "plugin",
+        "options", "wrappers", "names", "adapter", "sequence", "facts", "agreement", "waits",
+        "groups", "transform", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
         "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",

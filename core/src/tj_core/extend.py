@@ -41,7 +41,7 @@ from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpreter
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.contract.sizes import ProgramSizes
-from tj_core.contract.started import STARTS, Started
+from tj_core.contract.started import Started
 from tj_core.deprecations import Deprecated01Warning, TjDeprecationWarning
 from tj_core.disk import cache_folder, own_folder, plugin_folder, replace_file
 from tj_core.edit.bodies import canonical_body, formals, with_args
@@ -115,7 +115,6 @@ __all__ = [
     "PLUGIN_API",
     "REFUSES",
     "REPLAYED",
-    "STARTS",
     "Alias",
     "AliasFacts",
     "Body",

@@ -1,4 +1,4 @@
-"""What a program starts, when it waits, and what runs meanwhile, on vectors."""
+"""Starts and waits of programs on vectors, and the calls between them."""
 
 from __future__ import annotations
 

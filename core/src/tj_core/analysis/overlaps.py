@@ -1,4 +1,4 @@
-"""Overlaps: what a program has started, and the calls that run until it waits for it."""
+"""Overlaps: the calls that run between the start of something and the wait for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Overlap", "overlaps"]
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What ``call`` has ``started``, when, and what runs meanwhile.
+    """The time in which what ``call`` has ``started`` goes on.
 
     ``after`` is the number of calls that compute before it, ``before`` the label of the first one
     after the wait (``""`` at the end of the program), ``between`` the number of those between
@@ -40,7 +40,7 @@ class Overlap:
 def overlaps(
     trace: Trace, rules: RuleTable[Callable[[BoundSymbol], Started | None]]
 ) -> tuple[Overlap, ...]:
-    """What ``trace`` starts by ``rules``, in order."""
+    """The overlap of each call that starts something by ``rules``, in order."""
     starts: dict[int, Started] = {}
     open_: dict[str, int] = {}
     waits: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What calls start that goes on while the program runs, as a collective does: table ``starts``."""
+"""Work that a call starts and that goes on meanwhile, as a collective does: table ``starts``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STARTS = "starts"
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What a call starts; the first call that reads its result waits for it.
+    """The work that a call starts; the first call that reads its result waits for it.
 
     ``operation`` and ``group`` are names, ``size`` is in bytes, None if it is not known.
     """

@@ -58,7 +58,7 @@ def saved(
 @pytest.mark.parametrize("needed", ["full", "view0", "view11"])
 @pytest.mark.parametrize("depth", [None, 0])
 def test_the_tag_on_what_is_gathered_is_for_the_start_too(needed: str, depth: int | None) -> None:
-    """No view of it is saved either, which would keep all of it, however far it is."""
+    """Views would keep all of what is gathered, so the shard is saved, however far it is."""
     assert saved(gather("RECOMPUTE"), needed, depth) == {"shard"}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tj_core.extend import STARTS, BoundSymbol, RuleTable, Started, TensorProxy
+from tj_core.extend import BoundSymbol, RuleTable, Started, TensorProxy
 
 from tj_distributed.sequence import PREFIX, TORCH_WAIT, described
 
@@ -35,7 +35,7 @@ def repeatable() -> RuleTable[str]:
 def started() -> RuleTable[Callable[[BoundSymbol], Started | None]]:
     """Make the rules of table ``starts``."""
     table: RuleTable[Callable[[BoundSymbol], Started | None]] = RuleTable(
-        STARTS, rule_type=Callable
+        "starts", rule_type=Callable
     )
     for name in (*_GATHERS, *_OTHERS):
         table.set(f"{PREFIX}{name}.default", _started)

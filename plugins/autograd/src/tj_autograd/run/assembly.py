@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import PassRecord
+from tj_core.extend import PassRecord, TraceEditor
 
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.segments import Cut, cut
@@ -97,8 +97,11 @@ class Splitting:
         found = tuple(unheeded(forward.calls, halves.saved, self.costs))
         if not found:
             return halves
-        record = PassRecord(self.context.name, self.context.plugin, found)
-        return replace(halves, forward=forward.replace(history=(*forward.history, record)))
+        editor = TraceEditor(forward, self.context.tags)
+        editor.append(*forward.calls)
+        editor.changes += found
+        record = PassRecord(self.context.name, self.context.plugin)
+        return replace(halves, forward=editor.done(record))
 
     def decomposed(self, joint: Trace) -> Trace:
         """``joint`` with the decompositions that executors ask for."""
