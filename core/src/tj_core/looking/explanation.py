@@ -238,7 +238,6 @@ def explain_compilation(
     claims = tuple(compilation.claims)
     others = {name: tuple(track.claims) for name, track in tracks.items()}
     taking = {record.executor for record in chain(claims, *others.values())}
-    starts = tables.get(STARTS)
     return Explanation(
         claims,
         fallbacks,
@@ -248,8 +247,15 @@ def explain_compilation(
         tuple(regions),
         tuple(text for executor, text in ties if executor in taking),
         tuple(change for change in halved if change.declined),
-        {} if starts is None else {name: overlaps(trace, starts) for name, trace in last.items()},
+        _overlaps(last, tables),
     )
+
+
+def _overlaps(
+    traces: Mapping[str, Trace], tables: Mapping[str, RuleTable[Any]]
+) -> dict[str, tuple[Overlap, ...]]:
+    starts = tables.get(STARTS)
+    return {} if starts is None else {name: overlaps(t, starts) for name, t in traces.items()}
 
 
 def _made_at(compilation: Compilation, stage: Stage) -> tuple[Change, ...]:
@@ -259,7 +265,10 @@ def _made_at(compilation: Compilation, stage: Stage) -> tuple[Change, ...]:
 
 
 def explain_part(
-    compilation: Compilation, part: str, fallbacks: tuple[Fallback, ...] = ()
+    compilation: Compilation,
+    part: str,
+    fallbacks: tuple[Fallback, ...] = (),
+    tables: Mapping[str, RuleTable[Any]] = MappingProxyType({}),
 ) -> Explanation:
     """The explanation of the program ``part`` beside the main one: of its backward, for instance.
 
@@ -269,4 +278,5 @@ def explain_part(
     if not isinstance(track, Track):
         return Explanation((), fallbacks)
     regions = tuple(_regions(part, track.traces[-1], track.regions))
-    return Explanation(tuple(track.claims), fallbacks, regions=regions)
+    found = _overlaps({part: track.traces[-1]}, tables)
+    return Explanation(tuple(track.claims), fallbacks, regions=regions, overlaps=found)

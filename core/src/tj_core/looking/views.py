@@ -90,11 +90,10 @@ def diff(
 def explain(fn: Any) -> Explanation:
     """The executor of each operation of ``fn``'s newest entry, and declines; prints as a table."""
     fallbacks = stats(fn).fallbacks
-    compilation = _newest(fn)
-    if isinstance(fn, CompiledProgram) and fn.part:
-        return explain_part(compilation, fn.part, fallbacks)
-    states = own_states(fn)
+    compilation, states = _newest(fn), own_states(fn)
     tables = states[0].session.tables if states else {}
+    if isinstance(fn, CompiledProgram) and fn.part:
+        return explain_part(compilation, fn.part, fallbacks, tables)
     return explain_compilation(compilation, fallbacks, _ties(fn), tables)
 
 
