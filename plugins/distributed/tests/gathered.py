@@ -133,12 +133,16 @@ def groups() -> dict[str, Any]:
     return {"equal": equal, "ordered": [c.effects.ordered for c in calls], "names": names}
 
 
-def checkpointed() -> dict[str, Any]:
-    """A gather in a checkpointed region, which runs again in the backward, as in eager."""
+def checkpointed(reduce: bool) -> dict[str, Any]:
+    """A gather in a checkpointed region, or a sum over the processes."""
     shard = torch.rand(3, generator=torch.Generator().manual_seed(distributed.get_rank()))
 
     def region(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        full = GATHER(part, 0, distributed.group.WORLD)
+        world = distributed.group.WORLD
+        if reduce:
+            full = functional.all_reduce(torch.cat([part.detach(), part]).detach(), "sum", world)
+            return (x * part.sum() * full.view(2, 3)).sin()
+        full = GATHER(part, 0, world)
         return (x * full.view(2, 3)).sin()
 
     def f(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:

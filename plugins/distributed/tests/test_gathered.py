@@ -64,7 +64,11 @@ def test_collectives_are_ordered_by_group(ranks: Ranks) -> None:
         ]  # fmt: skip
 
 
-def test_checkpointed_gathers_run_again(ranks: Ranks) -> None:
-    for one in run(ranks, "checkpointed"):
+@pytest.mark.parametrize(("reduce", "forward", "backward"), [(False, "G", "GR"), (True, "A", "")])
+def test_checkpointed_gathers_run_again_and_sums_do_not(
+    reduce: bool, forward: str, backward: str, ranks: Ranks
+) -> None:
+    """In eager all run again; sums are the same in the second run, and are saved."""
+    for one in run(ranks, "checkpointed", reduce):
         assert not differences(one["eager"], one["jitted"])
-        assert (one["forward"], one["backward"]) == ("G", "GR")
+        assert (one["forward"], one["backward"]) == (forward, backward)

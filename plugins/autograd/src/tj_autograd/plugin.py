@@ -23,10 +23,10 @@ def tj_options() -> type[Any]:
 def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
     from tj_autograd.joint.builtin import rules
     from tj_autograd.joint.recordings import rules as recorded
+    from tj_autograd.joint.repeatable import rules as repeatable
     from tj_autograd.joint.rules import plugins_rules
     from tj_autograd.run.reads import rules as reads
     from tj_autograd.split.cheap import rules as cheap
-    from tj_autograd.split.repeatable import rules as repeatable
 
     return (plugins_rules(), rules(), recorded(), cheap(), repeatable(), reads())
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from tj_core.extend import BoundSymbol, Proxy, TagRegistry, TagSet, Trace, TraceEditor
 
 from tj_autograd.joint.replay import replayable
+
+if TYPE_CHECKING:
+    from tj_autograd.joint.repeatable import Repeats
 
 __all__ = ["checkpointed"]
 
@@ -15,7 +19,7 @@ def checkpointed(
     joint: Trace,
     tags: TagRegistry,
     keeps_state: Callable[[BoundSymbol], bool],
-    repeats: Callable[[BoundSymbol], object],
+    repeats: Repeats,
 ) -> Trace:
     """Tag what checkpointed regions save in ``joint``, as `torch.utils.checkpoint` does.
 

@@ -33,6 +33,8 @@ from tj_core.extend import (
 from tj_core.internal import wrapped_body
 from tj_torch.internal import random_state, set_random_state
 
+from tj_autograd.joint.repeatable import Repeats, together
+
 if TYPE_CHECKING:
     import torch
 
@@ -126,16 +128,16 @@ def resources(effects: Effects) -> tuple[str, ...]:
     return tuple(r for r in effects.ordered if r.startswith("random:"))
 
 
-def replayable(joint: Trace, repeats: Callable[[BoundSymbol], object]) -> Trace:
+def replayable(joint: Trace, repeats: Repeats) -> Trace:
     """Make random calls of checkpointed regions in ``joint`` replayable, or saved.
 
     So are other ordered calls, unless a rule (``repeats``) says that they may run again.
     """
     if not any(map(_asks, joint.calls)):
         return joint
-    editor = TraceEditor(joint)
+    editor, units = TraceEditor(joint), together(joint.calls, repeats)
     for call in joint.calls:
-        editor.append(*(_made(call, editor.fresh) if not repeats(call) else (call,)))
+        editor.append(*((call,) if call.label in units else _made(call, editor.fresh)))
     return editor.done()
 
 

@@ -22,10 +22,10 @@ from tj_core.internal import STATE
 from tj_torch.extend import resolve
 from torch.utils.flop_counter import flop_registry
 
+from tj_autograd.joint.repeatable import REPEATABLE
 from tj_autograd.split.arithmetic import BYTES_PER_SECOND
 from tj_autograd.split.cheap import RECOMPUTE, cheap
 from tj_autograd.split.partition import byte_size
-from tj_autograd.split.repeatable import REPEATABLE
 
 __all__ = ["Costs", "estimate"]
 

@@ -4,7 +4,7 @@ As in PyTorch's ``min_cut_rematerialization_partition``, every value of the forw
 capacity is the cost of saving it. Values that the backward reads are cut off from calls that cannot
 run again. Cheap operations (elementwise, views) may run again; a matrix product, a reduction to
 something small, a random or ordered operation may not, unless a rule says so
-(`tj_autograd.split.repeatable`).
+(`tj_autograd.joint.repeatable`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tj_core.extend import (
 )
 from tj_torch.internal import OVERWRITTEN
 
+from tj_autograd.joint.repeatable import Repeats, together
 from tj_autograd.split.mincut import INFINITE, Network, Solved
-from tj_autograd.split.repeatable import Repeats, together
 
 __all__ = ["DEPTHS", "Cheap", "Forward", "Terms", "byte_size", "storages", "unsaved"]
 

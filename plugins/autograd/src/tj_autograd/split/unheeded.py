@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tj_core.extend import BoundSymbol, Change, Proxy
 
+from tj_autograd.joint.repeatable import REPEATABLE, WITH_ARGUMENT, together
 from tj_autograd.split.partition import storages
-from tj_autograd.split.repeatable import REPEATABLE, WITH_ARGUMENT, together
 
 if TYPE_CHECKING:
     from tj_autograd.split.costs import Costs

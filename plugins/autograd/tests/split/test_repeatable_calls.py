@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from tj_autograd.joint.repeatable import ITSELF, WITH_ARGUMENT, together
 from tj_autograd.split.partition import Forward, Terms
-from tj_autograd.split.repeatable import ITSELF, WITH_ARGUMENT, together
 from tj_core.extend import Alias, BoundSymbol, Effects, Symbol, TagError, TagSet, TensorProxy
 
 RULES = {"x.start": ITSELF, "x.wait": WITH_ARGUMENT}
