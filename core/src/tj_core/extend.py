@@ -43,7 +43,7 @@ from tj_core.contract.rules import Rule, RuleTable
 from tj_core.contract.sizes import ProgramSizes
 from tj_core.contract.started import Started
 from tj_core.deprecations import Deprecated01Warning, TjDeprecationWarning
-from tj_core.disk import cache_folder, own_folder, plugin_folder, replace_file
+from tj_core.disk import cache_folder, check_own, own_folder, plugin_folder, replace_file
 from tj_core.edit.bodies import canonical_body, formals, with_args
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
@@ -201,6 +201,7 @@ __all__ = [
     "cache_folder",
     "can_inline",
     "canonical_body",
+    "check_own",
     "contiguous_strides",
     "dce",
     "define",

@@ -17,7 +17,7 @@ from tj_core.contract.decline import answer
 from tj_core.contract.dialects import Resetting
 from tj_core.contract.executors import STATE, with_state
 from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
-from tj_core.disk import check_own, is_own
+from tj_core.disk import is_own
 from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.reexpand import reexpand
 from tj_core.edit.subprograms import joined_effects, summed_effects, with_programs
@@ -66,7 +66,6 @@ __all__ = [
     "call_of",
     "callable_html",
     "check_fields",
-    "check_own",
     "collecting_less",
     "cse",
     "is_own",

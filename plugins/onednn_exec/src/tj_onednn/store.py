@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tj_core.extend import TjWarning, own_folder, replace_file
-from tj_core.internal import check_own, is_own
+from tj_core.extend import TjWarning, check_own, own_folder, replace_file
+from tj_core.internal import is_own
 
 from tj_onednn.timing import Times
 

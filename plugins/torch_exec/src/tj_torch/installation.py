@@ -17,7 +17,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from tj_core.extend import cache_folder, own_folder, replace_file
+from tj_core.extend import cache_folder, check_own, own_folder, replace_file
 
 __all__ = [
     "TESTED",
@@ -94,6 +94,8 @@ class Probed:
         """The features that probes found lost, with reasons; None if no probe has run."""
         file = self._file(cache_dir)
         try:
+            if file is not None:
+                check_own(file.parent)
             found = json.loads(file.read_text("utf-8")) if file else None
         except (OSError, ValueError):
             return None
