@@ -1,9 +1,9 @@
 """Build every wheel of the workspace, install and use them in fresh environments.
 
-``python scripts/check_wheels.py FOLDER [torch==2.14.1]`` builds into ``FOLDER/dist``, inspects the
-wheels, installs them into new environments, ``FOLDER/core`` without PyTorch and others that share
-one, and runs from there, outside of this tree, so that nothing is imported from it. The first
-failure ends it, with a message.
+``python scripts/check_wheels.py FOLDER [torch==2.14.1 [WHEELS]]`` builds into ``FOLDER/dist`` all
+wheels that the folder ``WHEELS`` lacks, inspects all, installs them into new environments,
+``FOLDER/core`` without PyTorch and others that share one, and runs from there, outside of this
+tree, so that nothing is imported from it. The first failure ends it, with a message.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import email.message
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -28,12 +29,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def main(folder: Path, torch: str = "torch") -> None:
-    """Run all checks in ``folder``, with the PyTorch of the requirement ``torch``."""
+def main(folder: Path, torch: str = "torch", built: str | None = None) -> None:
+    """Run all checks in ``folder``, with the PyTorch of the requirement ``torch``.
+
+    The wheels in the folder ``built`` are checked as they are.
+    """
     with ThreadPoolExecutor(1) as beside:
         # PyTorch takes longest to install; the wheels are built meanwhile.
         full = beside.submit(Environment, folder / "full", torch, "numpy", "pytest", "networkx")
-        wheels = build(folder / "dist")
+        wheels = build(folder / "dist", None if built is None else Path(built))
         for wheel in wheels:
             inspect(wheel)
         core = next(w for w in wheels if w.distribution == "tj-core")
@@ -92,22 +96,30 @@ class Wheel:
         return self.distribution.replace("-", "_")
 
 
-def build(dist: Path) -> list[Wheel]:
-    """Build the core, all plugins and all examples."""
+def build(dist: Path, built: Path | None = None) -> list[Wheel]:
+    """Build the core, all plugins and all examples, or take those in the folder ``built``."""
     projects = [ROOT / "core"]
     projects += sorted(p.parent for p in ROOT.glob("plugins/*/pyproject.toml"))
     projects += sorted(p.parent for p in ROOT.glob("examples/*/pyproject.toml"))
+    number = len(projects)
+    shutil.rmtree(dist, ignore_errors=True)  # an earlier run may have built another version
+    if built is not None:
+        shutil.copytree(built, dist, ignore=shutil.ignore_patterns("*.tar.gz"))
+        have = {path.name.partition("-")[0] for path in dist.glob("*.whl")}
+        projects = [p for p in projects if not have & {f.name for f in p.glob("src/tj_*")}]
+        require(len(have) + len(projects) == number, f"{built} has wheels of {sorted(have)}")
     step(f"building {', '.join(p.name for p in projects)}")
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     command = [*pip, "--wheel-dir", str(dist)]
     # The core where nothing is installed but what it asks for. The others ask for the same.
-    subprocess.run([*command, str(projects[0])], check=True)
+    if projects[0] == ROOT / "core":
+        subprocess.run([*command, str(projects.pop(0))], check=True)
     # Where nothing is installed to build with, pip refuses to be told in which version.
     environ = {k: v for k, v in os.environ.items() if k != "PIP_BUILD_CONSTRAINT"}
-    rest = ["--no-build-isolation", *map(str, projects[1:])]
+    rest = ["--no-build-isolation", *map(str, projects)]
     subprocess.run([*command, *rest], check=True, env=environ)
     wheels = [_read(path) for path in sorted(dist.glob("*.whl"))]
-    require(len(wheels) == len(projects), f"{len(projects)} projects made {len(wheels)} wheels")
+    require(len(wheels) == number, f"{number} projects made {len(wheels)} wheels")
     return wheels
 
 
@@ -433,4 +445,4 @@ def check_uninstall(clean: Environment) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:3])
+    main(Path(sys.argv[1]), *sys.argv[2:4])
