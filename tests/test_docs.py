@@ -17,6 +17,7 @@ import io
 import itertools
 import os
 import re
+import runpy
 import sys
 import types
 from collections.abc import Iterator
@@ -329,6 +330,8 @@ def main() -> None:
     import tempfile
 
     (DOCS / "modules.md").write_text(modules_page(), "utf-8")
+    reference = runpy.run_path(str(ROOT / "scripts" / "site" / "reference.py"))
+    (DOCS / "reference.md").write_text(reference["page"](), "utf-8")
     for path in PAGES:
         with tempfile.TemporaryDirectory() as folder:
             new = rendered(path, Path(folder))
