@@ -186,7 +186,9 @@ def test_bools_of_places(fusing: Any) -> None:
         low, middle = places < 2, places < 3
         quotients = torch.div(places.float(), 2, rounding_mode="floor"), places.float() % -2
         same = low == middle, low != middle, low == False, low != True  # noqa: E712
-        return [torch.where(b, x, -x) for b in same], [x * q for q in quotients]
+        both = torch.minimum(low, middle), torch.maximum(low, middle), low & middle, low ^ middle
+        chosen = [torch.where(b, x, -x) for b in (*same, *both)]
+        return chosen, [x * q for q in quotients]
 
     x = torch.rand(8)
     jitted = fusing(program)

@@ -182,16 +182,31 @@ def differ(a: Any, b: Any) -> Any:
     Where values are known at compile time to lie in ranges, such as those of an ``arange``,
     Inductor compares the ends of both ranges, and SymPy raises for bools.
     """
-    bools = all(isinstance(v, bool) or getattr(v, "dtype", None) is torch.bool for v in (a, b))
-    if not bools:
-        return NotImplemented
-    return torch.logical_xor(*(torch.as_tensor(v, device=_device(a, b)) for v in (a, b)))
+    return _of_bools(torch.logical_xor, a, b)
 
 
 def agree(a: Any, b: Any) -> Any:
     """``a == b`` of bools; see `differ`."""
     different = differ(a, b)
     return different if different is NotImplemented else torch.logical_not(different)
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """`minimum` of bools; see `differ`."""
+    return _of_bools(torch.logical_and, a, b)
+
+
+def larger(a: Any, b: Any) -> Any:
+    """`maximum` of bools; see `differ`."""
+    return _of_bools(torch.logical_or, a, b)
+
+
+def _of_bools(formula: Formula, a: Any, b: Any) -> Any:
+    """``formula`` of two bools, tensors or not."""
+    bools = all(isinstance(v, bool) or getattr(v, "dtype", None) is torch.bool for v in (a, b))
+    if not bools:
+        return NotImplemented
+    return formula(*(torch.as_tensor(v, device=_device(a, b)) for v in (a, b)))
 
 
 def atanh(x: torch.Tensor) -> Any:
@@ -352,6 +367,8 @@ COMPARISONS: dict[Any, Formula] = {
     aten.eq.Tensor: agree,
     aten.ne.Scalar: differ,
     aten.ne.Tensor: differ,
+    aten.minimum.default: smaller,
+    aten.maximum.default: larger,
 }
 ELEMENTARY: dict[Any, Formula] = {
     aten.acosh.default: acosh,
