@@ -99,6 +99,28 @@ def test_dimensions_of_size_one_have_eager_strides(fusing: Any, threads: int) ->
         torch.set_num_threads(before)
 
 
+OF_SIZE_ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a product": lambda x: x.sin().t() * 2,
+    "a gradient": lambda x: x.t().sin().t(),
+    "what is used again": lambda x: (x.sin().t() * 2).exp().cumsum(0).t() * 2,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", OF_SIZE_ONE)
+def test_results_have_eager_strides_also_of_size_one(fusing: Any, program: str) -> None:
+    """PyTorch's kernels and its fake tensors give such dimensions different strides."""
+    f = OF_SIZE_ONE[program]
+
+    def seen(run: Any) -> list[Any]:
+        x = torch.linspace(-1, 1, 8, dtype=torch.float64).view(8, 1).requires_grad_()
+        result = run(x)
+        result.square().sum().backward()
+        return [(t.detach(), t.stride()) for t in (result, x.grad)]
+
+    torch.testing.assert_close(seen(fusing(f)), seen(f))
+
+
 @pytest.mark.slow
 def test_gradients_of_convolutions_are_in_channels_last(fusing: Any) -> None:
     """Their inputs are copied into no other order of dimensions, which grouped weights suggest."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,11 +52,14 @@ def relaid(region: FusionRegion, run: Callable[..., Any]) -> Callable[..., Any]:
     return laid_out
 
 
-def as_declared(symbols: RunSymbols | None) -> Callable[[Proxy, Any], Any]:
+def as_declared(
+    symbols: RunSymbols | None, seen: Container[str] = ()
+) -> Callable[[Proxy, Any], Any]:
     """A function that copies a value which is not laid out as its proxy says.
 
     Inductor's formula of an operator may give other strides than the kernel, whose result a later
-    call views, or the region returns. The stride of a dimension of size one tells nothing.
+    call views, or the region returns. The stride of a dimension of size one tells nothing, except
+    to users, of the values whose names are in ``seen``.
     """
 
     def found(p: Proxy, value: Any) -> Any:
@@ -64,7 +67,8 @@ def as_declared(symbols: RunSymbols | None) -> Callable[[Proxy, Any], Any]:
             return value
         strides = [_size(n, symbols) for n in p.strides]
         sizes = zip(value.shape, value.stride(), strides, strict=True)
-        if all(mine == theirs or size == 1 for size, mine, theirs in sizes):
+        free = p.name not in seen
+        if all(mine == theirs or (free and size == 1) for size, mine, theirs in sizes):
             return value
         return _copied(_example(p, symbols), value)
 

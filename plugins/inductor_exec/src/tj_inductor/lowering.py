@@ -41,7 +41,8 @@ def lowered(
     need([SYMBOLS] if symbols is not None else [])
     from tj_inductor.adapter.names import FakeTensorMode
 
-    run = interpreter(region, as_declared(symbols))
+    seen = {p.name for i, p in enumerate(region.outputs) if i not in region.flexible}
+    run = interpreter(region, as_declared(symbols, seen))
     taken = region.inputs
     if reads_strides(region):
         run, taken = relaid(region, run), region.actual_inputs

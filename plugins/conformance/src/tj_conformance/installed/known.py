@@ -64,13 +64,6 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
             ("sparse.mm.reduce",),
         ),
     ),
-    "op_db float64": (
-        Listed(
-            "the stride of a dimension of size one, which kernels choose freely",
-            "gradients[0]: stride (1, 1) instead of (2, 1)",
-            ("t",),
-        ),
-    ),
     "op_db float32": (
         Listed(
             "a matrix that is nearly singular: of 200 others the mean and the largest error of "
