@@ -32,17 +32,17 @@ def _folder(tmp_path, monkeypatch):
     sys.modules.pop("prog", None)
 
 
-class _Session:
-    """A session with the command, whatever is installed."""
+class _Plugins:
+    """A plugin manager with the command, whatever is installed."""
 
-    class plugins:
-        @staticmethod
-        def cli_commands():
-            return [("report", report_command())]
+    @staticmethod
+    def cli_commands():
+        return [("report", report_command())]
 
 
 def test_the_page_of_a_program(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("tj_core.host.session.Session", lambda **kwargs: _Session)
+    monkeypatch.setattr(cli, "PluginManager", lambda config: _Plugins)
+    monkeypatch.setattr("tj_core.host.session.Session", lambda **kwargs: None)
     assert cli.main(["report", "prog.py:main", "-o", "page.html"]) == 0
     assert capsys.readouterr().out == "page.html\n"
     page = (tmp_path / "page.html").read_text("utf-8")
