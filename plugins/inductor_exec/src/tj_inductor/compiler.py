@@ -132,4 +132,5 @@ def _variant(made: Compiled, conditions: Sequence[str]) -> Variant:
 def _kept(made: Compiled, conditions: Sequence[str] = ()) -> str:
     """A compiled graph as text for other processes; empty if it cannot be restored from text."""
     parts = (made.source, made.strides, made.same, list(conditions))
+    # A graph with constants beside its text is compiled again in each process.
     return json.dumps(parts) if made.whole else ""

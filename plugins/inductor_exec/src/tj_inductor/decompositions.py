@@ -106,6 +106,7 @@ class _Calls:
         """The calls so far, with the tags of the replaced one; None
         if a result's metadata differ.
         """
+        # As other strides: the calls after it have been expanded for those of the operator.
         if not self.same:
             return None
         return Replacement(tuple(c.replace(tags=self.call.tags) for c in self.made))
@@ -126,9 +127,12 @@ exponentials and the sum of these.
 def _forward(finish: Finish) -> Rule:
     def rule(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         x, dim, half_to_float = call.args
+        # With `half_to_float` the result is wider than the argument: the parts would round in
+        # between.
         if half_to_float or not _fits(x):
             return None
         calls, dim = _Calls(call, edit), dim % len(x.shape)  # so that equal calls are equal
+        # Without the maximum, `exp` of float32 overflows from 89 on.
         shifted = calls.do("sub.Tensor", x, calls.do("amax.default", x, [dim], True))
         powers = calls.do("exp.default", shifted)
         return finish(calls, shifted, powers, calls.do("sum.dim_IntList", powers, [dim], True))
@@ -153,6 +157,7 @@ def _layer_norm(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         return None
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
     calls = _Calls(call, edit)
+    # Layer norm divides by the number of elements, `var` by one less unless told.
     variance = calls.do("var.correction", x, dims, correction=0, keepdim=True)
     calls.named(mean, "mean.dim", x, dims, True)
     calls.named(rstd, "rsqrt.default", calls.do("add.Tensor", variance, epsilon))

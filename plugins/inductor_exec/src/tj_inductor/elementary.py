@@ -56,6 +56,7 @@ def with_fast_exp(source: str) -> str:
 
     ``expm1`` becomes the library's.
     """
+    # Before `EXP`, which finds the exponential in it: the difference would keep the errors of that.
     source = EXPM1.sub(r"\1.expm1()", source)
     return _with(source, *EXP.subn(r"exp_of(\1)", source), _EXP)
 

@@ -41,10 +41,12 @@ def nll_loss_backward(
     if reduction == MEAN:
         grad = grad / total_weight
     target = target.unsqueeze(classes)
+    # An ignored target, -100 by default, is no class; 0 is one for every input.
     kept = target != ignore_index
     places = torch.arange(inputs.shape[classes], device=inputs.device)
     here = torch.where(kept, target, 0) == _along(places, inputs, classes)
     one = torch.where(here, -torch.ones((), dtype=inputs.dtype, device=inputs.device), 0)
+    # With `reduction="none"` each sample has a gradient of its own.
     if inputs.dim() > grad.dim() > 0:
         grad = grad.unsqueeze(classes)
     if weight is not None:
@@ -98,6 +100,7 @@ def var_mean(
     if x.numel() * x.element_size() > in_cache():
         return NotImplemented
     dims = [d % x.dim() for d in dim or ()] if x.dim() else []
+    # An empty list means all dimensions, as None does.
     dims = dims or list(range(x.dim()))
     count = math.prod(x.shape[d] for d in dims)
     wide = x.float() if x.dtype in HALVES else x
@@ -328,6 +331,7 @@ def for_negative_index(formula: Formula, becomes: Callable[[Any, int], Any]) -> 
     """
 
     def changed(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **more: Any) -> Any:
+        # A tensor without dimensions is indexed as one of size one.
         size = x.shape[dim] if x.dim() else 1
         index = torch.where(index < 0, becomes(index, size), index)
         return formula(x, dim, index, *args, **more)

@@ -45,6 +45,7 @@ def relaid(region: FusionRegion, run: Callable[..., Any]) -> Callable[..., Any]:
 
     def laid_out(*inputs: torch.Tensor) -> Any:
         found = list(inputs)
+        # Their strides were free when the region was made, and another kernel has chosen them.
         for i in region.strides:
             found[i] = _copied(example_inputs([region.inputs[i]])[0], inputs[i])
         return run(*found)
@@ -77,6 +78,8 @@ def as_declared(
 
 def _copied(like: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """``value`` with the strides of ``like``."""
+    # `clone` chooses strides by a memory format; the result of `aten.copy` has those of its first
+    # argument.
     copied: torch.Tensor = torch.ops.aten.copy.default(like, value)
     return copied
 

@@ -74,6 +74,7 @@ class Collected:
         """Compile the waiting kernels, and bind their functions in the modules that call them."""
         distinct: dict[tuple[Any, ...], Waiting] = {}
         for kernel in self.kernels:
+            # The layers of a model mostly have the same kernels.
             distinct.setdefault((kernel.argument_types, kernel.source), kernel)
         kernels = list(distinct.values())
         groups = [kernels] if kernels and self.together else [[kernel] for kernel in kernels]
@@ -129,16 +130,21 @@ def collecting(*, together: bool = True, change: Callable[[str], str] = str) -> 
 def _collecting(collected: Collected) -> Iterator[None]:
     from tj_inductor.adapter.names import AsyncCompile
 
+    # The methods are replaced on the class, for all threads.
     with _lock:
         kernel, wait = (getattr(AsyncCompile, name) for name in REPLACED)
 
         def later(self: Any, argument_types: Sequence[str], source: str) -> Any:
+            # Another thread compiles a graph of its own, as for torch.compile, and calls its
+            # kernels at once.
             if threading.get_ident() != collected.thread:
                 return kernel(self, argument_types, source)
             collected.kernels.append(Waiting(argument_types, collected.change(source)))
             return collected.kernels[-1]
 
         def waited(self: Any, scope: dict[str, Any]) -> Any:
+            # `scope` is the module of generated code; `AsyncCompile.wait` would put results of
+            # futures in it.
             if any(isinstance(value, Waiting) for value in scope.values()):
                 collected.scopes.append(scope)
             return wait(self, scope)
@@ -177,6 +183,7 @@ MODULE = "PyMODINIT_FUNC PyInit_{entry_func}"
 
 def one_file(kernels: Sequence[Waiting]) -> str:
     """The text of one extension module with all of ``kernels``, called ``kernel_0`` and so on."""
+    # An include inside of a namespace would declare the standard library in it.
     includes = dict.fromkeys(m.strip() for k in kernels for m in INCLUDE.findall(k.source))
     before, _, rest = _template().partition(FUNCTION)
     _, _, after = rest.partition(MODULE)
@@ -197,6 +204,7 @@ def _unescaped(template: str) -> str:
 
 
 def _namespace(place: int, kernel: Waiting) -> str:
+    # Inductor declares it `extern "C"`: two of one name in one file do not link.
     source, count = ENTRY.subn("static void kernel(", INCLUDE.sub("", kernel.source))
     if count != 1:
         raise ValueError(f"a kernel has {count} entries, not one")

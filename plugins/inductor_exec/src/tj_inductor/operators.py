@@ -76,6 +76,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
 
 def _lost(call: BoundSymbol) -> str | None:
     """The feature that ``call`` needs and this PyTorch has lost, in words."""
+    # Asked for every call of every program: with all features there is nothing to look up.
     if not TABLE.lost:
         return None
     found = next((feature for feature in needs(call) if feature in TABLE.lost), None)
@@ -130,6 +131,7 @@ def _operator(symbol: Symbol) -> Any:
         found = resolve(symbol)
     except LookupError:
         return None
+    # Other names resolve to Python functions, which have no schema and no tags.
     return found if isinstance(found, type(torch.ops.aten.add.Tensor)) else None
 
 

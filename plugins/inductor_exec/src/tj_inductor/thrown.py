@@ -65,6 +65,8 @@ def _shared(source: str, low: int, high: int) -> Iterator[tuple[int, int]]:
         collapsed = COLLAPSED.search(found[1])
         opened = found.end()
         for _ in range(int(collapsed[1]) if collapsed else 1):
+            # `collapse(2)` shares the iterations of two nested loops: the body is that of the inner
+            # one.
             opened = source.index("{", opened + 1)
         yield opened, _closing(source, opened)
 

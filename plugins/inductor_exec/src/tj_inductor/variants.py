@@ -102,9 +102,12 @@ class Variants:
             self.compiled += 1
             found, outputs = self.tried(None, sizes, box)
         elif found is not None and not found.ran:
+            # Restored from text, or compiled for the sizes of the trace: it has never run.
             found, outputs = self.tried(found, sizes, box)
         function = self.unfused if found is None else found.function
         if len(self.chosen) >= REMEMBERED:
+            # Sizes may be new in each call, as the lengths of texts are, while a process lives for
+            # long.
             self.chosen.clear()
         self.chosen[values] = function
         return function(_moved(values, box)) if outputs is None else outputs
@@ -133,6 +136,8 @@ class Variants:
         variant = made[0]
         variant.ran = True
         if outputs is None:
+            # The variant stays in the list: it would be compiled again for the next sizes
+            # otherwise.
             variant.function = self.unfused
         if variant is not known:
             self.made.append(variant)

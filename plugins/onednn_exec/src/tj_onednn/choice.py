@@ -128,15 +128,18 @@ class Choices:
             got = mine()
         except RuntimeError as error:
             return f"oneDNN cannot: {str(error).splitlines()[0]}"
+        # Calls after it were expanded for the strides of PyTorch's kernel.
         if (got.shape, got.stride(), got.dtype) != (
             expected.shape,
             expected.stride(),
             expected.dtype,
         ):
             return "oneDNN returns it in another layout"
+        # The user has asked for rounded factors: float32 results differ as those of bfloat16 do.
         rounds = self.options.precision == "bfloat16"
         allowed = CLOSE[torch.bfloat16 if rounds else expected.dtype]
         difference = (got.double() - expected.double()).abs().max()
+        # Not `>`: a NaN compares false either way, and counts as wrong.
         if not difference <= allowed * expected.abs().max().double():
             return f"oneDNN is wrong by {difference.item():.2g} here"
         return None
@@ -146,6 +149,7 @@ class Choices:
         with self.lock:
             store = self.store()
             chance = any(not times.stable for times in (store.known or {}).values())
+        # A stored program has these choices in it; another machine would make others.
         settings = store.machine, torch.backends.mkldnn.enabled
         return None if chance else repr(settings)
 

@@ -128,11 +128,14 @@ def _packed(products: _Products) -> PackedExecutor:
         reason = products.unfit_product(inner)
         if reason is not None:
             return Decline(reason)
+        # Packed weights cost memory: they have to be faster than the plain ones, not only than
+        # PyTorch's kernel.
         best = products.choices.ratio(inner, products.candidates[inner.symbol.qualname])
         packed = candidate(linear, products.options.precision)
         return products.choices.ask(call, packed, best)
 
     def check_convolution(call: BoundSymbol) -> bool | Decline:
+        # Convolutions may return channels last; the trial compares the strides.
         reason = disabled() or _unfrozen(call) or unfit(call, by_rows=False) or no_images(call)
         if reason is not None:
             return Decline(reason)
@@ -157,6 +160,7 @@ def _shapes(call: BoundSymbol) -> str | None:
     """Reason why the sizes or factors of ``call`` do not fit
     oneDNN's operators; None if they do.
     """
+    # `alpha` and `beta` of `addmm`: the operator of oneDNN has no place for them.
     if any(value != 1 for _, value in call.kwargs):
         return "it has factors other than 1"
     *other, a, _ = tensors_of(call.flat_args)
@@ -165,6 +169,7 @@ def _shapes(call: BoundSymbol) -> str | None:
         return f"it is {count} products, and more than {BATCH} are not taken one by one"
     out = call.flat_outs[0]
     assert isinstance(out, TensorProxy)
+    # A bias, which the operator of a linear layer takes; a batched product has none.
     row = out.shape[-1:] if a.ndim == 2 else None
     if not other or other[0].shape == row:
         return None

@@ -49,6 +49,7 @@ def _apply(trace: Trace, context: PassContext) -> Trace | Outcome:
     trains = any(requires_grad(p) for call in trace.calls for p in call.flat_outs)
     names = {name for call in trace.calls if (name := _weight(call)) is not None}
     places = [i for i, p in enumerate(trace.inputs) if p.name in names]
+    # An optimizer writes to the weights of a program that trains.
     if weights is None or trains or not places:
         return trace
     editor = TraceEditor(trace, context.tags)
@@ -74,6 +75,8 @@ def _held(
     def run(*inputs: Any) -> Any:
         if not held:
             given = (inputs[i] for i in places)
+            # A weight that the user passes as an argument is no parameter: it may be written
+            # between calls.
             held.append(weights.hold(x for x in given if isinstance(x, torch.nn.Parameter)))
         return function(*inputs)
 

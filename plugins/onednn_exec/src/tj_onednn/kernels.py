@@ -64,6 +64,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
     """Compute ``aten.mm``."""
+    # A linear layer multiplies by the transposed weight.
     return linear(a, b.t())
 
 

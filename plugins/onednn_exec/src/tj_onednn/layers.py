@@ -31,6 +31,8 @@ def disabled() -> str | None:
     """Reason why all products are PyTorch's, such as the current settings, or None."""
     if not torch.backends.mkldnn.enabled:  # a guard of every program with a product
         return "torch.backends.mkldnn.enabled is false"
+    # PyTorch's kernel then rounds factors to bfloat16 on some processors; the user has asked for
+    # that.
     if torch.get_float32_matmul_precision() != "highest":
         return "set_float32_matmul_precision has chosen PyTorch's kernels for it"
     return lost(PRODUCTS)

@@ -91,6 +91,7 @@ def _text(leaf: Any) -> str:
 
 def example(call: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Make arguments like those of ``call``: tensors of random numbers, from a fixed seed."""
+    # A generator of its own: the user's random numbers stay as they are.
     generator = torch.Generator("cpu").manual_seed(0)
 
     def value(leaf: Any) -> Any:
@@ -103,6 +104,7 @@ def example(call: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _random(p: TensorProxy, generator: torch.Generator) -> torch.Tensor:
     shape, strides = _numbers(p.shape), _numbers(p.strides)
+    # Enough for all strides: a transposed argument is measured as transposed, not as a copy.
     span = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
     flat = torch.empty(span, dtype=dtype_to_torch(p.dtype), device="cpu")
     return flat.uniform_(-1, 1, generator=generator).as_strided(shape, strides)

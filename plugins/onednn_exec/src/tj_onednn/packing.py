@@ -51,6 +51,8 @@ class Frozen:
 
     def of(self, weight: Tensor) -> bool:
         """Check that ``weight``, which has the same address, has the same metadata."""
+        # The memory of a freed tensor may be given to another one, and a view starts where its base
+        # does.
         mine = self.weight
         return (mine.shape, mine.stride(), mine.dtype) == (
             weight.shape,
@@ -80,6 +82,7 @@ def _sample(weight: Tensor) -> Tensor:
     dimensions, the first along others.
     """
     most = (8, 8, *(1 for _ in weight.shape[2:]))
+    # `or 1`: a slice with step zero raises, for a dimension without elements.
     steps = (-(-n // m) or 1 for n, m in zip(weight.shape, most, strict=False))
     found = weight[tuple(slice(None, None, step) for step in steps)]
     return found.view(BITS.get(found.dtype, found.dtype))
@@ -102,8 +105,10 @@ class Weights:
             return known
         try:
             made = Frozen(parameter.detach(), version(parameter))
+        # "Inference tensors do not track version counter."
         except RuntimeError:
             return None
+        # Another thread may have frozen it meanwhile.
         return self.table.setdefault(parameter.data_ptr(), made)
 
     def find(self, weight: Tensor) -> Frozen | None:
@@ -120,7 +125,10 @@ def linear(weights: Weights, rounds: bool = False) -> Callable[..., Tensor]:
     def run(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         frozen = weights.find(weight)
         if frozen is None:
+            # Not the parameter of the first call: a program may be called with other weights.
             return torch.nn.functional.linear(input, weight, bias)
+        # oneDNN chooses a layout of the weight for a number of rows (`_reorder_linear_weight` takes
+        # it).
         rows = input.numel() // input.shape[-1]
         if rounds and input.dtype == torch.float32:
             narrow = frozen.pack((rows, "narrow"), lambda w: PACK_LINEAR(w.bfloat16(), rows))

@@ -89,6 +89,7 @@ class Store:
         path = self.folder / self.machine.file
         try:
             own_folder(self.folder)
+            # Another process may have written since this one read.
             self.known = self.read() | self.known
             replace_file(path, _text(self.known, self.machine))
         except OSError as error:
@@ -118,6 +119,7 @@ def _parsed(text: str, machine: Machine) -> dict[str, Times]:
 
 
 def _seconds(value: Any) -> float:
+    # JSON has NaN and Infinity, too: by a ratio of these any kernel would be chosen.
     if type(value) is not float or not 0 < value < 1e6:
         raise ValueError(f"{value!r} is no time")
     return value

@@ -76,4 +76,5 @@ def _sample(run: Run, number: int, clock: Clock) -> float:
     start = clock()
     for _ in range(number):
         run()
+    # A coarse clock may show no time at all, by which `compare` divides.
     return max((clock() - start) / number, 1e-9)

@@ -206,6 +206,8 @@ class _Builder:
 
     def __post_init__(self) -> None:
         self.forward = list(self.trace.calls)
+        # "Backward ops run in the same type that autocast used for corresponding forward ops"
+        # (torch/amp/autocast_mode.py): the casts are in the trace, and nothing is cast again.
         off = {k: None for k, v in self.trace.context.items if k.startswith(AUTOCAST) and v}
         context = Context.of(**off, grad=False).over(self.trace.context)
         self.editor = TraceEditor(self.trace, self.tags)
@@ -260,6 +262,7 @@ class _Builder:
         call = BoundSymbol(Symbol("aten", "detach.default"), (p,), context=self.here.scope.context)
         try:
             out = self.expand.require(call).value(call).outputs
+        # A subclass need not implement `detach`; the tangent is then taken to be like the output.
         except (CannotExpandError, ExpansionError):
             return p
         return p.replace(subclass=out.subclass)

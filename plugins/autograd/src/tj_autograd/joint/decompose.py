@@ -257,6 +257,8 @@ class _Walk:
         :raises _Refused: if they are not, or it is unknown.
         """
         if any(c.context.get(key) != call.context.get(key) for c in inner for key in MODES):
+            # As `torch.no_grad()` inside of a function: the parts would be differentiated one by
+            # one, under the grad mode of the call.
             raise _Refused("its body changes whether gradients are taken")
         if any(map(draws_elsewhere, inner)):
             raise _Refused("its body draws random numbers in another order than it says")
@@ -279,9 +281,11 @@ class _Walk:
         try:
             key, alive, symbols = call_key(fn, call.args, dict(call.kwargs), call.context, what)
         except Unkeyable:
+            # No key, as for a function with a closure, which may change: computed each time.
             return make()
         key = (*key, *known_of(symbols, self.lookup.dialects.sizes))
         if key not in self.known:
+            # Keys have ids of objects: while these live, nothing else gets their ids.
             self.known[key] = make(), alive
         found: T = self.known[key][0]
         return found

@@ -83,6 +83,7 @@ def exchange(devices: Sequence[str], given: States) -> States:
     before = states(devices)
     advance(devices, given)
     if given.inner is None:
+        # Until the second exchange the generators have the states of the first run.
         given.outer, before.inner = before, given
     else:
         given.inner.outer = None
@@ -107,6 +108,7 @@ def restoring(program: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]
             return program(values)
         except BaseException:
             for inner in given:
+                # The error came between two exchanges.
                 if inner.outer is not None:
                     advance(inner.devices, inner.outer)
                     inner.outer = None

@@ -199,6 +199,8 @@ class _Application:
 
             def keep(value: Any) -> Any:
                 if is_symbolic(value):
+                    # A number of the sizes of this run on fake tensors: kept as it is, it would be
+                    # wrong for others.
                     return _Number(number_text(value))
                 if not isinstance(value, torch.Tensor):
                     return value
@@ -247,6 +249,7 @@ class _Application:
                     found.append(gradient)
             return tuple(found)
 
+        # As in eager: the engine runs backwards with grad mode off, unless `create_graph=True`.
         context = self.call.context.with_("grad", False)
         made = self.expand(run, tuple(given), (), context)
         found = dict(zip(positions, leaves(made.outputs), strict=True))
@@ -373,6 +376,7 @@ def per_argument(
     index = 0
     for name, argument in bound.arguments.items():
         proxies = [p for p in leaves(argument) if isinstance(p, Proxy)]
+        # `autograd.Function` raises for too few gradients; here trailing Nones may be left out.
         if name not in by_name and any(map(requires_grad, proxies)):
             raise Misfit(
                 f"its backward returns {len(returned)} gradients, none for {name!r}, which needs "
@@ -387,6 +391,7 @@ def per_argument(
 
 def _parts(name: str, gradient: Any, count: int) -> list[Any]:
     """Split the gradient of one parameter into one for each of its ``count`` tensors."""
+    # None for a list of tensors stands for a None for each of them.
     parts = list(gradient) if isinstance(gradient, tuple | list) else [gradient] * count
     wrong = [p for p in parts if not isinstance(p, torch.Tensor | TensorProxy | None)]
     if wrong:

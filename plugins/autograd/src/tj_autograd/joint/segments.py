@@ -151,12 +151,14 @@ def cut(trace: Trace, records: Records) -> Cut:
         for call, found in zip(trace.calls, dependents, strict=True)
         if found
     }
+    # One node computes all gradients: the usual program with one loss.
     if len(set(sets.values())) < 2:
         return uncut(trace)
     calls = [call for call in trace.calls if id(call) in sets]
     order = _ordered(calls, [sets[id(call)] for call in calls])
     places = [order.index(sets[id(call)]) for call in calls]
     found = _cut(calls, _finer(calls, places), roots)
+    # Autograd would see one tensor as the output of two nodes.
     return uncut(trace) if _twice(trace, found) else found
 
 

@@ -22,6 +22,7 @@ def _casts(call: BoundSymbol, ambient: Context, expand: RuleTable[Expand]) -> bo
     if call.symbol.variant and call.body is not None:  # the formula of a call that stayed whole
         return casts(call.body.calls, ambient, expand)
     ambient = ambient.over(call.context)
+    # The call itself says what it runs under: `backward()` has no say.
     if call.context == ambient:
         return False
     rule = expand.of(call)
@@ -32,6 +33,7 @@ def _casts(call: BoundSymbol, ambient: Context, expand: RuleTable[Expand]) -> bo
         outside, inside = (rule.value(call.replace(context=c)) for c in (call.context, ambient))
     except TjError:
         return True
+    # A kernel: whether it casts inside is unknown.
     if outside.body is None or inside.body is None:
         return True
     return [c.symbol for c in outside.body.calls] != [c.symbol for c in inside.body.calls]

@@ -137,8 +137,12 @@ class Compiled(torch.autograd.Function):
         if plan.outputs is not None:
             roots = tuple([roots[i] for i in plan.outputs])
         ctx.states, ctx.versions = call.states, call.versions
+        # By default autograd fills in zeros for missing tangents, and which are missing chooses the
+        # backward program.
         ctx.set_materialize_grads(False)
         tensors = [saved[i] for i in plan.tensors]
+        # The program runs below autograd: its own value of such a view has no history, the input
+        # has.
         for i, place in plan.live:
             tensors[i] = call.inputs[place]
         ctx.hooked = bool(tensors or inputs.tensors) and saved_tensors_are_hooked()
@@ -155,8 +159,11 @@ class Compiled(torch.autograd.Function):
         """Compute the gradients of the differentiable inputs."""
         plan: _Plan = ctx.plan
         no_tangent = all(tangent is None for tangent in tangents)
+        # Two more, since `apply` takes the plan and the call before the tensors.
         if no_tangent and not plan.asks:
             return (None,) * (len(plan.wrt) + 2)
+        # A dispatch mode sees the operators of eager's backward one by one. Users' backwards are
+        # Python code, which calls function modes, too.
         if dispatch_modes() or (plan.asks and function_mode_is_on()):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         if function_mode_is_on():  # eager's backward, in C++, calls none
@@ -165,6 +172,7 @@ class Compiled(torch.autograd.Function):
         if no_tangent or _only_pytorch_can(plan, tangents):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         if ctx.inputs is None:
+            # `saved_tensors` raises this by itself only if the node has saved any.
             raise RuntimeError(FREED)
         if not plan.variants.part.gradients:  # no input has one, as in `norm(x, 0)`
             return (None,) * (len(plan.wrt) + 2)
@@ -178,6 +186,7 @@ class Compiled(torch.autograd.Function):
         if ctx.versions and not ctx.hooked:
             check_versions(ctx.versions)
         order = plan.order
+        # The program empties the box as it goes: other references would keep tensors to its end.
         box = [values[order[i]] for i in pullback.saved]
         if ctx.hooked:
             box = unpacked(box, pullback.takes)
@@ -230,6 +239,8 @@ def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
     return gradients[0] if len(gradients) == 1 else tuple(gradients)
 
 
+# `FunctionMeta` makes this class (torch/autograd/function.py). It has `apply` and no `__call__`,
+# while the nodes of operators, which eager has in its place, can be called.
 if node := getattr(Compiled, "_backward_cls", None):
     node.__call__ = _called
 
@@ -256,6 +267,7 @@ def _saved(ctx: Any, plan: _Plan) -> Sequence[torch.Tensor]:
 
 def _of_leaf(node: Any) -> bool:
     """Check that ``node`` accumulates the gradient of a leaf, or is None."""
+    # Of the nodes in a graph only `AccumulateGrad` has the attribute `variable`.
     return node is None or hasattr(node, "variable")
 
 
@@ -297,6 +309,7 @@ def _gradients_by_pytorch(
         roots, aliases = _run_again(ctx, plan)
         present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
         asked = [r for r, _ in present] or [_unanswered(roots)]
+        # The tangent of the scalar that `_unanswered` returns.
         given = [t for _, t in present] or [torch.ones(())]
     found = engine_gradients(asked, [*aliases.values()], given, create_graph=again)
     _free(ctx, plan)
@@ -315,6 +328,7 @@ def _run_again(ctx: Any, plan: _Plan) -> tuple[Sequence[torch.Tensor], Mapping[i
         aliases = {i: torch.ops.aten.alias.default(inputs[i]) for i in plan.places}
         for i, alias in aliases.items():
             inputs[i] = alias
+        # Dropout has to draw what it drew in the forward; other draws go on from where they are.
         now = states(plan.devices)
         advance(plan.devices, ctx.states)
         try:
@@ -349,6 +363,7 @@ def _expanded_or_usual(tangent: torch.Tensor) -> Any:
     """
     strides = tangent.stride()
     steps = (step for n, step in zip(tangent.shape, strides, strict=True) if n > 1)
+    # The strides of a single element tell nothing.
     return DEFAULT_LAYOUT if tangent.numel() < 2 or any(steps) else strides
 
 

@@ -72,6 +72,7 @@ def _as_saved(value: torch.Tensor, p: TensorProxy) -> torch.Tensor:
     :raises RuntimeError: if it has another shape, or is on another device.
     """
     sizes = [n if isinstance(n, int) else m for n, m in zip(p.shape, value.shape, strict=False)]
+    # A hook may return any tensor; kernels would read past its memory.
     if len(p.shape) != value.dim() or tuple(sizes) != value.shape:
         raise RuntimeError(UNPACKED.format("shape", list(value.shape), list(p.shape)))
     if value.device != device_to_torch(p.device):
@@ -93,6 +94,7 @@ def _copied(tensor: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
     """A copy of ``tensor`` with the strides, the type and the bits of ``expected``."""
     made = _empty(expected, tensor.shape).copy_(tensor)
     if "conj" in expected.flags:
+        # The bit says that the memory holds the conjugate: set on it, the value is the same again.
         made.copy_(made.conj())
         set_conj(made)
     if "neg" in expected.flags:
@@ -121,5 +123,6 @@ def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
     step = 1
     for i in sorted(reversed(range(len(shape))), key=lambda i: hints[i]):
         found[i] = step
+        # The strides of a tensor without elements are those with sizes of one.
         step *= max(shape[i], 1)
     return tuple(found)

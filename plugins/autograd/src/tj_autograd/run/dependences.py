@@ -38,6 +38,7 @@ def depended(
     others = {c.call for c in changes if c.plugin != "autograd" or c.rule not in BY_PYTORCH}
 
     def more(call: BoundSymbol) -> bool:
+        # Its gradient under PyTorch's autograd is another one than in the trace.
         return call.label in others and carries(call)
 
     names = [p.name for p in leaves(gradients) if isinstance(p, Proxy)]

@@ -35,6 +35,7 @@ class Holders:
 
     def among(self, places: Iterable[int], values: Sequence[Any]) -> Versions:
         """The values at ``places``, by weak reference, with their current versions."""
+        # Weak: what is saved are the dense tensors, and the wrapper may be freed.
         return [(weakref.ref(values[i]), values[i]._version) for i in places]
 
 

@@ -99,6 +99,8 @@ class Sources:
             return saved[len(saved) - len(self.tensors) :]
         for tensor, version in zip(own.tensors, own.versions, strict=True):
             if tensor._version != version:
+                # As autograd for the tensors that it saves: gradients of other values would be
+                # silently wrong.
                 raise RuntimeError(written_since(tensor, version))
         return own.tensors
 
@@ -134,6 +136,7 @@ def _plain(p: TensorProxy) -> bool:
 
 
 def _zeros(p: TensorProxy, shape: Any, strides: Any) -> torch.Tensor:
+    # `torch.zeros` takes no strides.
     made = torch.empty_strided(
         shape, strides, dtype=dtype_to_torch(p.dtype), device=device_to_torch(p.device)
     )

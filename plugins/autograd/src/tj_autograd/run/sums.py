@@ -21,6 +21,7 @@ class Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, uses: int) -> tuple[torch.Tensor, ...]:
         """Make ``uses`` aliases of ``value``."""
+        # A use without gradient adds nothing; zeros would be added, and could change -0.0.
         ctx.set_materialize_grads(False)
         return tuple([value.detach() for _ in range(uses)])
 

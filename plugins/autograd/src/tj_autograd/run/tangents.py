@@ -37,12 +37,14 @@ def compact(tangent: torch.Tensor | None, expected: TensorProxy | None) -> torch
     """
     if tangent is None or expected is None or expected.subclass is None:
         return tangent
+    # Tangents of plain tensors are copied later, by `laid_out`.
     if tangent.stride() == expected.strides or not is_wrapper(tangent):
         return tangent
     strides = [n if isinstance(n, int) else 0 for n in expected.strides]
     order = sorted(range(tangent.dim()), key=lambda i: -strides[i])
     if order == sorted(order):
         return tangent.clone(memory_format=torch.contiguous_format)
+    # `clone` knows a few memory formats only: contiguous in another order of dimensions.
     rows = tangent.permute(order).clone(memory_format=torch.contiguous_format)
     return rows.permute([order.index(i) for i in range(tangent.dim())])
 

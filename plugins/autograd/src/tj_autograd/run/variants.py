@@ -109,6 +109,7 @@ class Variants:
         if found is None:
             # Backward may run in any thread; expansions are made by one at a time.
             with compiling(), self.within():
+                # Another thread may have made it meanwhile.
                 found = self.known.get(layout) or self._make(layout)
                 self.known[layout] = found
         return found
@@ -195,6 +196,8 @@ class Variants:
             return None
         part = made.parts[self.index]
         before, now = _makers(self.halves), _makers(made)
+        # The names of two joint traces may agree by chance: only the same call makes the same
+        # value.
         if any(p.name not in mine or before.get(p.name) != now.get(p.name) for p in part.saved):
             return None
         program, takes = self._compiled(self.named("backward") + f"_{len(self.known)}", part)

@@ -112,6 +112,7 @@ class Costs:
         if call.executor is not None:
             return any(resource.startswith(STATE) for resource in call.effects.ordered)
         executor = self._first(call)
+        # A call in a fused region is not claimed, so that the state of its claim is not made.
         rule = None if executor is None or _fuses(executor, call) else executor.claim(call)
         if rule is not None:
             return rule.value.state is not None
@@ -165,6 +166,7 @@ def _operations(call: BoundSymbol) -> float:
     count = _counter(call)
     if count is None:
         return 0.0
+    # The functions in `flop_registry` take shapes for tensors (`shape_wrapper`).
     args = map_tree(_shape, call.args, Proxy)
     first = call.flat_outs[0]
     return float(count(*args, out_val=_shape(first)))

@@ -154,6 +154,8 @@ class _Splitting:
         roots, rest = _returned(outputs, self.inputs)
         if self.cut is not None and not self.cut.whole:
             made = {p.name: p for call in self.ahead for p in call.flat_outs}
+            # Every segment is a node of its own, whose outputs need tangents even inside of the
+            # program.
             roots = tuple(made[p.name] for ps in self.cut.outputs for p in ps)
         forward = self.half(self.joint.name, self.inputs, self.ahead, (roots, rest, way.saved))
         return Halves(forward, outputs, roots, rest, way.saved, tuple(self.parts(way)))
@@ -195,6 +197,7 @@ class _Splitting:
         """Choose the way with the lowest peak, then the fewest bytes; or the fastest."""
         terms = Terms(inside=self.inside)
         depths = DEPTHS if self.within is None else DEPTHS[:1]
+        # Several depths often choose the same values, and each choice is costly to examine.
         choices = dict.fromkeys(self.choose(terms, depth) for depth in depths)
         if self.inside:
             choices[self.choose(terms, written=False)] = None
@@ -227,6 +230,7 @@ class _Splitting:
         """Estimate the seconds that ``way`` takes for recomputation, and to write and read saved
         values.
         """
+        # Twice: the forward writes what is saved, and the backward reads it.
         return sum(map(self.once_more, way.again)) + 2 * memory(self.bytes(way))
 
     def once_more(self, call: BoundSymbol) -> float:
@@ -373,6 +377,8 @@ class _Recompute:
         self.repeated.append(call)
         again = self.editor.renamed(call)
         for old, new in zip(call.defined(), again.defined(), strict=True):
+            # A call with several results runs again for one of them; the others may have been
+            # saved.
             if old.name not in self.saved:
                 self.editor.values[old.name] = new
         again = self.editor.moved(again)

@@ -35,6 +35,7 @@ __all__ = ["DEPTHS", "Cheap", "Forward", "Terms", "byte_size", "storages", "unsa
 Cheap = Callable[[BoundSymbol], bool]
 """Tests if a call is cheap to recompute."""
 
+# The number in `get_node_weight` of torch/_functorch/partitioners.py.
 DISTANCE = 1.1
 """Factor on the cost of a value for each call between it and the backward."""
 
@@ -52,6 +53,8 @@ STARTED_COST = 1 << 50
 AGAIN = ("RECOMPUTE", "PREFER_RECOMPUTE")
 """Tags that ask for a call to run again, whatever it costs."""
 
+# The number in `should_ban_recomputation` of partitioners.py: "output_size * 4 <
+# input_tensors_size".
 SHRINKS = 4
 """A call whose arguments have over this many times the bytes of its results is not recomputed."""
 
@@ -121,6 +124,7 @@ class Forward:
     def unit(self, call: BoundSymbol) -> tuple[BoundSymbol, ...]:
         """The calls that run again if ``call`` does; none if it must not."""
         effects = call.effects
+        # A second write would find what the first one has written.
         if effects.mutates or effects.rebinds:
             return ()
         return self.units.get(call.label, ()) if effects.ordered else (call,)
@@ -176,6 +180,8 @@ class _Choice:
             return frozenset()
         side = network.source_side("source", "sink")
         if side is None:
+            # The only cut has an infinite edge: a value that must not be saved cannot run again
+            # either.
             raise _impossible(wanted, maker, self.may_run_again)
         reached = (name for name in wanted if name in fixed or ("in", name) in side)
         return frozenset(name for name in reached if ("out", name) not in side)
@@ -213,6 +219,7 @@ class _Choice:
     def too_deep(self, call: BoundSymbol, distance: int) -> bool:
         if self.depth is None or distance <= self.depth or unsaved(call):
             return False
+        # A view moves no data, so that it costs nothing to make it again.
         return not makes_views(call) and not self.asked(call)
 
     def keeps_again(self, p: Proxy, call: BoundSymbol | None) -> bool:
@@ -251,6 +258,7 @@ def unsaved(call: BoundSymbol) -> bool:
 
 def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict[str, int]:
     """Number of calls between each value and the nearest needed one that depends on it."""
+    # From the last call to the first, so that every reader of a value comes before its maker.
     found = dict.fromkeys(needed, 0)
     for call in reversed(forward):
         here = [found[p.name] for p in call.flat_outs if p.name in found]
@@ -264,6 +272,7 @@ def _cost(p: Proxy, call: BoundSymbol | None, distance: int, size: int) -> int:
     again = call is not None and _tagged(call, "RECOMPUTE") and "SAVE" not in p.tags
     if "DONT_SAVE_FOR_BACKWARD" in p.tags or again:
         return INFINITE
+    # The limit of 100 is that of partitioners.py, too.
     cost = max(1, int(size * DISTANCE ** min(distance, 100)))
     return cost + (OVERWRITTEN_COST if OVERWRITTEN.name in p.tags else 0)
 

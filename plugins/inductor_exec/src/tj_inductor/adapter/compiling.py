@@ -124,6 +124,7 @@ def _write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[
             copied = graph.graph.call_function(
                 torch.ops.aten.copy_.default, (inputs[place], found[i])
             )
+        # Inductor reads the metadata of each node off `meta["val"]`, which `make_fx` alone sets.
         copied.meta["val"] = inputs[place].meta["val"]
         found[i] = inputs[place]
     output.args = (tuple(found),)
@@ -158,6 +159,7 @@ def _restride(
             continue
         value = node.meta["val"]
         shape, strides = tuple(value.shape), tuple(strides or value.stride())
+        # The stride of a dimension of size one is free; others are asked for as they are.
         if 1 in shape and all(isinstance(n, int) for n in (*shape, *strides)):
             with graph.graph.inserting_before(output):
                 called = (node, shape, strides)
@@ -323,6 +325,7 @@ def _asked(strides: Mapping[int, Sequence[int] | None]) -> contextlib.AbstractCo
     theirs = config.post_grad_custom_post_pass
     others = [*theirs] if isinstance(theirs, list | tuple) else [theirs]
     asked = _strides_pass()(strides)
+    # The user's own pass runs, too, after this one.
     passes: Any = [asked, *others] if theirs else asked
     patched: contextlib.AbstractContextManager[Any] = config.patch(
         post_grad_custom_post_pass=passes
@@ -331,6 +334,7 @@ def _asked(strides: Mapping[int, Sequence[int] | None]) -> contextlib.AbstractCo
 
 
 def _fixed(strides: Any) -> tuple[int, ...] | None:
+    # Those of symbolic sizes come as expressions, and differ from call to call.
     if strides is None or not all(isinstance(n, int) for n in strides):
         return None
     return tuple(strides)

@@ -121,6 +121,7 @@ def apart(
 def _copy(output: torch.Tensor) -> torch.Tensor:
     """Copy ``output`` with its strides; the copy's version is 0."""
     made = output.clone()
+    # `clone` keeps the strides of dense tensors only.
     if made.stride() == output.stride():
         return made
     made = torch.empty_strided(
@@ -150,6 +151,7 @@ def uncounted(
         outputs = function(box)
         for index in new:
             output = outputs[index]
+            # Inference tensors have no version counter.
             if not output.is_inference() and output._version:
                 set_version_counter(output, 0)
         return outputs

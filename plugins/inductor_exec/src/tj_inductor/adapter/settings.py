@@ -59,7 +59,10 @@ def _fingerprint(values: Mapping[str, object]) -> str | None:
     with settings(values):
         found: dict[str, Any] = config.save_config_portable(ignore_private_configs=False)
         whole = config.get_config_copy()
+    # `save_config_portable` leaves out the custom passes (`_cache_config_ignore_prefix` in
+    # torch/_inductor/config.py), which change the text all the same.
     found |= {k: v for k, v in whole.items() if k.endswith(("_pass", "_passes"))}
+    # The text of an object has its address, or nothing of what it does.
     if not all(map(_is_plain, found.values())):
         return None
     modes = (
@@ -101,9 +104,12 @@ def _machine() -> tuple[Any, ...]:
 
     info = Path("/proc/cpuinfo")
     first = info.read_text("utf-8", "replace").partition("\n\n")[0] if info.exists() else ""
+    # Kernels are built with `-march=native` (torch/_inductor/cpp_builder.py); other lines of the
+    # file, as the clock speed, change all the time.
     kept = ("model name", "flags", "Features", "CPU part", "stepping")
     facts = sorted(line for line in first.splitlines() if line.startswith(kept))
     compiler = shutil.which(get_cpp_compiler()) or ""
     file = os.stat(compiler) if compiler else None
+    # A compiler is replaced by another under the same path: size and time tell them apart.
     made = (os.path.realpath(compiler), file.st_size, file.st_mtime_ns) if file else ()
     return platform.machine(), torch.backends.cpu.get_cpu_capability(), tuple(facts), made

@@ -274,6 +274,7 @@ class Importer(NodeValues):
         elif node.op == "get_attr":
             self.attribute(node)
         elif node.target is tag_function:
+            # `tj.tag` returns its argument; `user_tags` has read the tags.
             self.env[node] = self.arguments(node.args[0])
         elif not (self.context.handles(node) or self.item(node) or self.record(node)):
             self.call(node)
@@ -283,6 +284,7 @@ class Importer(NodeValues):
         if not is_record(node.target):
             return False
         given = self.arguments(node.args), self.arguments(node.kwargs)
+        # It would hold a tensor of this run, and be the same object in every call.
         if any(isinstance(leaf, Proxy) for leaf in leaves(given)):
             return False
         args, kwargs = map_tree(lambda c: c.value, given, Constant)
@@ -297,6 +299,7 @@ class Importer(NodeValues):
         """
         ambient, grad = self.context.ambient, self.context.current.get("grad")
         if self.context.current != ambient.with_("grad", grad):
+            # Later calls of the user's would run under it; only the grad mode can be set by a call.
             raise CaptureError("the program changes a global mode and leaves it so")
         if grad != ambient.get("grad"):
             named = self.dialects.names.symbol(set_gradients, (grad,), {})
@@ -347,6 +350,7 @@ class Importer(NodeValues):
             return False
         source, index = node.args
         value = self.env.get(source) if isinstance(source, torch.fx.Node) else None
+        # A tensor is indexed by a call, as `x[0]`; this is an item of what a call returned.
         if not isinstance(value, tuple | list) or not isinstance(index, int):
             return False
         self.env[node] = value[index]

@@ -80,6 +80,7 @@ class Comparison:
             for fact in self._facts(made, value, dim):
                 if fact[1] != fact[2]:
                     yield fact
+            # `True > False`: captured with a gradient, and expanded without.
             lost = isinstance(value, torch.Tensor) and value.requires_grad > made.requires_grad
             if call.on_subclass and lost:  # it reads a subclass whose inner tensors require grad
                 yield "requires_grad", False, True

@@ -76,6 +76,7 @@ def scope_of(text: str) -> Iterator[dict[str, Any]]:
     name = f"tj_probe_{next(_serial)}"
     module = types.ModuleType(name)
     file = f"<{name}>"
+    # Dynamo reads source lines, which no file has here.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     sys.modules[name] = module
     scope = vars(module)
@@ -94,6 +95,7 @@ def _outcome(call: str, scope: dict[str, Any]) -> Any:
     try:
         return _described(eval(call, scope))
     except Exception as error:
+        # Later lines of a message have stacks and hints, which differ under tj.
         return type(error).__name__, str(error).partition("\n")[0]
 
 

@@ -76,6 +76,8 @@ def groups(nodes: Iterable[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
     done: list[torch.fx.Node] = []
     for node in nodes:
         name = _name(node)
+        # `torch.func.grad` forbids saved-tensor hooks around the level
+        # (`doesnt_support_saved_tensors_hooks`), and allows them again after it.
         if done and name not in _AFTER:
             yield done
             done = []
@@ -84,6 +86,7 @@ def groups(nodes: Iterable[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
             done = []
             continue
         waiting.append(node)
+        # Levels may be nested, as in `jacfwd(jacrev(f))`: the outermost is the group.
         depth += name.endswith("_increment_nesting")
         if depth and name.endswith("_decrement_nesting"):
             depth -= 1

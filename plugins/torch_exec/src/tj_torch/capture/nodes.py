@@ -47,6 +47,7 @@ __all__ = [
 
 def takers(node: torch.fx.Node) -> dict[int, torch.fx.Node]:
     """Nodes that select one item of ``node``'s result, by the item's index."""
+    # The node may be the index, too, as in `x[n]`.
     users = (u for u in node.users if u.target is operator.getitem and u.args[0] is node)
     return {u.args[1]: u for u in users if isinstance(u.args[1], int)}
 

@@ -81,6 +81,7 @@ def _in_a_process(tables: Collection[Table]) -> Found:
 
     Tables of which it says nothing, with a warning, are left out.
     """
+    # Options of the user's, such as disabled plugins, would change what the probes run.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("TJ_")}
     command = [sys.executable, "-m", "tj_torch.capture.probing", *(t.place for t in tables)]
     found: Found = {}
@@ -89,6 +90,7 @@ def _in_a_process(tables: Collection[Table]) -> Found:
             command, capture_output=True, text=True, env=environ, timeout=_SECONDS
         )
         for line in done.stdout.splitlines():
+            # PyTorch, and compilers that it starts, print lines of their own.
             if line.startswith(_MARK):
                 found |= json.loads(line.removeprefix(_MARK))
         reason = f"exit status {done.returncode}"

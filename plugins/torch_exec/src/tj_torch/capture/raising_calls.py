@@ -67,6 +67,7 @@ def pinned(facts: Expanded) -> Expanded:
 
 
 def _is_refused_view(call: BoundSymbol) -> bool:
+    # An opaque object has no strides to ask for.
     if not isinstance(call.args[0], TensorProxy):
         return False
     viewed, *sizes = call.args

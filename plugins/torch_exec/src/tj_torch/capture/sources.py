@@ -26,6 +26,7 @@ def node_source(node: torch.fx.Node) -> Source | None:
 
     If there is none (a module of PyTorch's own is jitted), that module's ``forward``.
     """
+    # Frames of PyTorch are left out by Dynamo: a jitted module of its own has none left.
     found = _innermost(node.stack_trace or "") or _forward(node)
     if found is None:
         return None

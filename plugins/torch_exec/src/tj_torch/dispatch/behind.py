@@ -57,6 +57,7 @@ def entry_of(compilation: Compilation, jitted: Jitted) -> Entry:
     frame = compiling_frame()
     if frame is None:
         return Entry(compilation)
+    # `tj_root_0` is the frame that tj generates around the program.
     name = jitted.name if frame.function.startswith("tj_root") else frame.function
     texts, failed = frame.guards, frame.failed
     part = Fragment(name, _fallback(frame.after), _fallback(frame.ended))
@@ -126,6 +127,7 @@ def _callables(module: torch.nn.Module) -> Iterator[Any]:
     yield module
     yield from vars(module).values()
     for cls in type(module).__mro__:
+        # Its methods, and those of its bases, are PyTorch's.
         if cls is torch.nn.Module:
             break
         yield from vars(cls).values()

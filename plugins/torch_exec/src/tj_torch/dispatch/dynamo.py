@@ -109,6 +109,7 @@ class DynamoPrograms:
         frame = make_frame(self.original, miss, *mode_counters())
         self.root, self._hits, self._publish = frame.root, frame.hits, frame.publish
         self._accept = frame.accept
+        # Every call is a miss then, and goes to the hook at once.
         if not self.whole:
             dispatcher.elsewhere = self.hooked(dispatcher)
         return dynamo.inlined_as(frame.call, frame.root)
@@ -223,6 +224,7 @@ class DynamoPrograms:
     ) -> Guards:
         """Guards that Dynamo leaves out."""
         guards, noticed = Guards(["frame"]), captured.noticed
+        # Without a tensor among the inputs no guard of Dynamo's shows a mode.
         if not any(isinstance(e, torch.Tensor) for e in captured.examples):
             guard_modes(guards)
         classes = module_types(self.module or self.original, captured.graph, codes)
@@ -292,5 +294,6 @@ def _parameters(target: Any) -> tuple[str, ...]:
     fn = target.forward if isinstance(target, torch.nn.Module) else target
     try:
         return tuple(inspect.signature(fn).parameters)
+    # `inspect.signature` raises ValueError for builtins, TypeError for what is not callable.
     except (TypeError, ValueError):
         return ()

@@ -41,6 +41,7 @@ class Entries(Generic[R]):
             self._by_entry[entry] = row
             self.jitted.add(entry)
             self._refresh()
+        # KeyboardInterrupt, too: an entry in one of the tables only would never be dropped.
         except BaseException:
             self._forget(entry)
             self._refresh()
@@ -57,6 +58,7 @@ class Entries(Generic[R]):
 
     def dead(self, entry: Entry, *, evicted: bool = False) -> None:
         """Drop ``entry``: an object that it depends on is gone, or it is evicted."""
+        # An object that several entries depend on, or one entry twice, is freed once.
         if entry not in self._by_entry:
             return
         self._forget(entry)
@@ -93,6 +95,7 @@ class Entries(Generic[R]):
 
         def call() -> None:
             live, found = owners(), entries()
+            # The finalizer may run after both are gone.
             if live is not None and found is not None:
                 live.dead(found)
 

@@ -87,6 +87,7 @@ class _Call:
         return {}
 
     def found(self, rows: tuple[Row, ...]) -> Row | None:
+        # Only a run tells if the guards of a row hold, and those tried do not.
         return next((row for row in rows if row not in self.tried), None)
 
     def holds(self, row: Row) -> bool:
@@ -159,6 +160,7 @@ class FxPrograms:
         dispatcher.elsewhere = None
         self.graph = torch.fx.Graph()
         self.graph.output(self.graph.graph_copy(self.module.graph, {}))
+        # `graph_copy` leaves it out; it has the names and the tree of the arguments (pytree).
         self.graph._codegen = self.module.graph._codegen
         self.outputs = tuple(dict.fromkeys(_nodes(self._result)))
         self.forward = self._shell(dispatcher)
@@ -200,6 +202,7 @@ class FxPrograms:
         every_hook, every_pre_hook, every_backward, every_backward_pre = every
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            # `recompile()` sets a new `forward` on the class of the module.
             if cls.forward is not state.code or ("forward" in held) is not state.overridden:
                 state.renew(dispatcher)
             if dispatcher.elsewhere is not None:
@@ -356,6 +359,7 @@ def _with_hooks(state: FxPrograms) -> Callable[..., Any]:
     shim: Any = object.__new__(
         type(cls.__name__, (cls,), {"forward": staticmethod(state.unhooked)})
     )
+    # The hooks are in the dict: `_call_impl` finds those that the user adds later, too.
     object.__setattr__(shim, "__dict__", state.module.__dict__)
     call: Callable[..., Any] = getattr(shim, "_call_impl", shim)
     return call

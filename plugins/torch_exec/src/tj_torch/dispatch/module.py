@@ -118,6 +118,7 @@ def make_wrapper(
     wrapper: Any = object.__new__(
         _wrapper_type(type(module), members)
     )  # not cls.__new__, which may require arguments
+    # `Module.__setattr__` looks for `_parameters`, which the wrapper does not have yet.
     object.__setattr__(wrapper, "__dict__", module.__dict__)
     object.__setattr__(wrapper, "__tj__", jitted)
     object.__setattr__(wrapper, "_tj_call", call)
@@ -132,6 +133,7 @@ def _wrapper_type(cls: type, members: Mapping[str, Any]) -> type:
     """
     known: type
     for known in type.__subclasses__(cls):
+        # A class of the user's may be among the subclasses; it has other bases.
         if known.__dict__.get("_tj_members") == members and known.__bases__ == (JittedModule, cls):
             return known
     body = {

@@ -31,6 +31,7 @@ def has_outer_hooks(module: Any) -> bool:
     before, after = module._forward_pre_hooks, module._forward_hooks
     if not (before or after) or module._backward_hooks or module._backward_pre_hooks:
         return False
+    # These run even where `forward` raises, which `around` does not do.
     if module._forward_hooks_always_called or any(map(_on_all_modules, GLOBAL_HOOKS)):
         return False
     return all(map(_is_outer, (*before.values(), *after.values())))
@@ -84,6 +85,7 @@ def _before(
         else:
             found = hook(called, args)
             if found is not None:
+                # As `_call_impl` does: a hook may return a single argument as it is.
                 args = found if isinstance(found, tuple) else (found,)
     return args, kwargs
 

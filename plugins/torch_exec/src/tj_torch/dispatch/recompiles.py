@@ -20,6 +20,7 @@ def recurs(entries: Iterable[Explain], frame: dict[str, Any], limit: int) -> str
     Compilation stops once ``limit`` of the ``entries`` fail on the value of the same object.
     """
     asked = list(entries)
+    # Checking the guards of all entries takes time; fewer cannot reach the limit.
     if len(asked) < limit:
         return None
     objects = Counter(filter(None, (_compared(explain(frame) or "") for explain in asked)))

@@ -64,6 +64,8 @@ class Switches:
             return None
         if stance.stance == _EAGER:
             return self.original
+        # `set_stance("default", force_backend=...)` compiles by that backend whatever was asked
+        # for.
         if stance.stance == "default" and stance.backend is not None:
             return self._by("eager")
         self._accepted = stance

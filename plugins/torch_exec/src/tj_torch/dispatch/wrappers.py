@@ -70,6 +70,7 @@ def _members(attribute: str) -> Mapping[str, Any]:
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         running, key = _active.inner, id(self)
+        # The forward of a wrapper may call the wrapper again.
         before = running.get(key)
         running[key] = self._tj_call
         try:
@@ -81,6 +82,7 @@ def _members(attribute: str) -> Mapping[str, Any]:
                 running[key] = before
 
     def read(self: Any) -> Any:
+        # Only while this wrapper runs; everybody else gets the user's module.
         inner = _active.inner.get(id(self))
         return self._modules[attribute] if inner is None else inner
 

@@ -73,6 +73,7 @@ def overlap(trace: Trace, group: Group) -> bool:
     """Test for an element that two of the group's arguments share."""
     tensors = [_tensor(trace.inputs[i]) for i in group.places]
     extent = length(trace, group)
+    # `seen` has a byte for each element.
     if extent > LARGE:
         return True
     seen = torch.zeros(extent, dtype=torch.bool)
@@ -121,6 +122,7 @@ def given_bases(
 
 
 def _base(first: torch.Tensor, group: Group, length: int) -> torch.Tensor:
+    # The offset of `as_strided` counts from the start of the storage, whatever that of `first` is.
     return base_of(first) if group.geometry else first.detach().as_strided((length,), (1,), 0)
 
 
@@ -153,6 +155,7 @@ class _Bases:
         if not is_dense(base):
             raise Unsuitable("arguments are views of a tensor with gaps in its memory")
         for place, offset in zip(group.places, group.offsets, strict=True):
+            # The base itself may be an argument: the others are its views.
             if place != group.base:
                 self.member(base, place, offset)
 

@@ -97,6 +97,7 @@ def _is_simple(made: Functionalized, name: str) -> bool:
     """Test for an argument that is only written, and shares no memory."""
     changed = {p.name for call in made.views for p in _rebound(call)}
     same = {n for n, first in made.objects.names.items() if first == name}
+    # One version counter: autograd counts the write where it happens.
     alone = not made.members and made.objects.counters(name) == {name}
     return alone and name not in made.autograd_changes and same.isdisjoint(changed)
 

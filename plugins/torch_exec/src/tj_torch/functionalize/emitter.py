@@ -58,6 +58,7 @@ class Emitter:
         assert isinstance(like, TensorProxy)
         kind = self.kind_of(value, like)
         if kind is not None:
+            # The strides of the parts count, too, which only the plugin knows.
             known = kind.is_laid_out(made, value, like)
             return value if known else self.made(call, WITH_STRIDES, (value, like), call.context)
         # For sizes 0 and 1, strides of kernels differ from those of fake tensors.
@@ -102,6 +103,7 @@ class Emitter:
         if made is None or not saves_argument(made):
             return made or functional
         old = made.flat_args[0]
+        # Autograd would save the argument, which the epilogue writes: the backward would raise.
         copy = self.made(call, CLONE, (old,), call.context)
         return reexpand(made, {old.name: copy}, self.expand, self.tags)
 

@@ -151,6 +151,7 @@ class _Outer:
         again = self.needed(wanted)
         self.check_later(again)
         self.count_back(again)
+        # `position` views come before a write: even numbers for copies, odd ones for views.
         steps: list[tuple[int, Callable[[], None]]] = [
             (2 * w.position, functools.partial(self.copy_back, n, w)) for n, w in outside.items()
         ]
@@ -161,6 +162,7 @@ class _Outer:
         for _, step in sorted(steps, key=lambda step: step[0]):
             step()
         self.versions(self.objects.counter[self.objects.names[p.name]] for p in tensors)
+        # The mode that the program leaves behind must not hold for the calls before.
         self.calls += self.made.last
         return map_tree(self.known, self.trace.outputs, Proxy)
 
@@ -211,6 +213,7 @@ class _Outer:
         """Copy the new value of an input to its memory, through the object ``name``."""
         target, counter = self.env[name], self.objects.counter[name]
         if not self.objects.bumps.get(counter):  # a write that the version counter must not show
+            # A write through `x.data` leaves `x._version` as it is.
             target = self.call(Symbol("torch", DATA), (target,), out=target)
         else:
             self.done[counter] = self.done.get(counter, 0) + 1
@@ -250,6 +253,7 @@ class _Outer:
     def bumped(self, call: BoundSymbol) -> list[str]:
         """Version counters that a change of metadata by ``call`` bumps, one entry per bump."""
         if is_autograd_change(call):
+            # `detach_` and `requires_grad_` bump no version counter.
             return []
         names = [self.objects.names[call.flat_args[i].name] for i, _ in call.effects.rebinds]
         return [self.objects.counter[name] for name in names]

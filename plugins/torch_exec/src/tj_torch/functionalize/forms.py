@@ -123,6 +123,7 @@ def may_be_saved(value: Proxy, calls: Iterable[BoundSymbol]) -> bool:
     return any(
         any(map(requires_grad, call.flat_outs))
         and any(p.name == value.name for p in call.flat_args)
+        # A view saves sizes, not its argument.
         and not any(a.kind == "arg" for a in call.effects.aliases)
         for call in calls
     )

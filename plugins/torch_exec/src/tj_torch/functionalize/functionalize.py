@@ -224,6 +224,8 @@ class Functionalized(Emitter):
         if self.last:
             raise Unsuitable("grad mode is changed between calls")
         if call.symbol.name == SETS_GRAD:
+            # The program leaves another grad mode behind: set last, it has no say in the calls
+            # here.
             self.last.append(call)
             return
         if reads_data(call):
@@ -309,6 +311,7 @@ class Functionalized(Emitter):
         own = name == place.root and name not in self.objects.internal
         if reason := why_not_functional(call, own=own, given=given):
             raise Unsuitable(reason)
+        # The caller sees it on the tensor: the call is made on that, too, after the program.
         if given and (detaches(call) or call.effects.rebinds):
             self.autograd_changes.setdefault(name, []).append(call)
         if not call.effects.rebinds:
@@ -337,6 +340,7 @@ class Functionalized(Emitter):
             raise Unsuitable(f"{call.symbol} takes the same memory twice")
         if any(a.kind == "arg" and not a.identical for a in call.effects.aliases):
             raise Unsuitable(f"{call.symbol} writes, and returns a view of what it takes")
+        # The epilogue could not write it back, and other views of it are unknown.
         if any(p.root in self.objects.internal for p in places):
             raise Unsuitable(f"{call.symbol} writes to a view of memory that has no name")
         if any(self.flagged(p.root) for p in places):
@@ -347,6 +351,7 @@ class Functionalized(Emitter):
             raise Unsuitable(f"{call.symbol} writes one element under two indices")
         made = self.functional(call, mutated)
         self.objects.note(call)
+        # The outputs begin with the new values; what the call returns comes after them.
         for index, place, value in zip(mutated, places, made.flat_outs, strict=False):
             laid_out = self.laid_out(call, made, value, self.current(call.flat_args[index]))
             self.mutated(call, index, place, laid_out)
@@ -406,6 +411,7 @@ class Functionalized(Emitter):
             self.check_copy(old, value, call.context)
             context = call.context.with_("grad", True)
             direct = value = self.made(call, WITH_VALUE, (old, value), context)
+        # Autograd looks at the counter: a write that does not count invalidates no saved tensor.
         if self.count(call, index) and counter == place.root:
             self.overwrite(place.root)
         self.versions[place.root] = self.versions.get(place.root, 0) + 1
@@ -416,6 +422,7 @@ class Functionalized(Emitter):
         writes = self.writes.setdefault(place.root, {})
         visible = any(w.visible for w in writes.values())
         visible = visible or not (untracked or index in call.effects.marked(UNTRACKED))
+        # The dict is in the order of the last writes, which the epilogue reads off it.
         writes.pop(name, None)
         writes[name] = Write(place, len(self.views), visible)
         self.roots[place.root] = self.objects.places[place.root]

@@ -50,6 +50,7 @@ def without_writing(
     bare = functional.replace(**found, outputs=None, body=None)
     try:
         facts = expand.require(bare).value(bare)
+    # The function without `inplace` may not expand for these arguments; the written form did.
     except TjError:
         return None
     made = bind_outputs(bare, facts, lambda _: functional.flat_outs[0].name)

@@ -191,6 +191,7 @@ def overlaps_itself(p: Proxy) -> bool:
 def span(shape: Iterable[int], strides: Iterable[int]) -> int:
     """Number of elements of memory from the first to the last one of a tensor."""
     pairs = list(zip(shape, strides, strict=True))
+    # A tensor without elements reaches no memory, whatever its strides.
     return 1 + sum(t * (n - 1) for n, t in pairs) if all(n for n, _ in pairs) else 0
 
 
@@ -215,6 +216,7 @@ def goes_by_memory(call: BoundSymbol, objects: Objects, given: Container[str]) -
         return f"{call.symbol} counts from the beginning of memory that it was not given"
     if not all(isinstance(n, int) for n in (*size, *stride, *viewed.shape)):
         return f"{call.symbol} is given sizes that differ from call to call"
+    # A size of zero reads nothing, wherever it starts.
     length = span(size, stride)
     if length and (offset or 0) + length > math.prod(map(_hint, viewed.shape)):
         return f"{call.symbol} reaches beyond the tensor that it is given"

@@ -51,6 +51,7 @@ def ambient_mode() -> str | None:
     if function_mode_is_on():
         return "a __torch_function__ mode"
     if tracing_state() is not None:
+        # It records operators as they run: those of compiled kernels would not be in its graph.
         return "torch.jit.trace"
     if torch.compiler.is_exporting():
         return "torch.export"
@@ -94,8 +95,11 @@ def ambient_check() -> Callable[[], bool]:
     state = GlobalStateGuard().check
     duals, interpreter = torch.autograd.forward_ad, peek_interpreter_stack
     functions, modes, tracing = function_modes, dispatch_modes, tracing_state
+    # `GlobalStateGuard` compares grad mode, autocast and the like, neither inference mode nor
+    # stacks of modes.
     inference, expected = torch.is_inference_mode_enabled, torch.is_inference_mode_enabled()
     devices = device_modes()
+    # A default device is a function mode, too (`DeviceContext` in torch/utils/_device.py).
     count = len(devices or ())
 
     def check() -> bool:

@@ -111,6 +111,7 @@ class Inputs:
         keys = self.guards.bind("k", tuple(value))
         if not all(type(key) in (str, int) for key in value):
             raise OpenProgramError(f"{name} has keys that are no strings or integers")
+        # In their order, in which a program may iterate.
         self.guards.add(f"tuple({expression}) == {keys}")
         return {
             key: self.argument(f"{expression}[{key!r}]", item, f"{name}_{key}")
@@ -124,6 +125,7 @@ class Inputs:
         elif kind is float:
             terms = [f"type({expression}) is float", self._float(expression, value)]
         elif kind in _LITERALS:
+            # Beside the type, since `True == 1 == 1.0`.
             same = f"{expression} == {bind('v', value)}"
             terms = [f"type({expression}) is {bind('t', kind)}", same]
         else:
@@ -133,8 +135,10 @@ class Inputs:
 
     def _float(self, expression: str, value: float) -> str:
         if math.isnan(value):
+            # A NaN equals nothing; only it differs from itself.
             return f"{expression} != {expression}"
         if value == 0.0:
+            # `0.0 == -0.0`, but `1 / x` and `copysign` tell them apart.
             sign = self.guards.bind("v", math.copysign)
             return f"{expression} == 0.0 and {sign}(1.0, {expression}) == {math.copysign(1, value)}"
         return f"{expression} == {self.guards.bind('v', value)}"
@@ -199,6 +203,7 @@ class Inputs:
     def plain_attributes(self, path: str) -> None:
         """Guard the plain attributes of the module at ``path``, and that it has no hooks."""
         module = self._owner(path)[1]
+        # A list may be changed in place: the guard would compare it with itself.
         attributes = {k: copy.copy(v) for k, v in vars(module).items() if _is_plain(v)}
         held, bind = self.guards.bind("d", vars(module)), self.guards.bind
         names = ", ".join(f"{held}.get({k!r})" for k in attributes)
@@ -249,6 +254,7 @@ class Inputs:
 def _reader(holder: Any, name: str) -> str:
     """Code that reads ``name`` of ``holder``, a format string over the holder's name."""
     if isinstance(holder, torch.nn.Module):
+        # `module.weight` is found by `Module.__getattr__`, in Python, at each call.
         for kept in ("_parameters", "_buffers", "_modules"):
             if name in vars(holder)[kept]:
                 return f"{{}}.{kept}.get({name!r})"

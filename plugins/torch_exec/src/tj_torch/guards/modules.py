@@ -76,5 +76,6 @@ def guard_global_hooks(guards: Guards) -> None:
     for name in GLOBAL_HOOKS:
         hooks = getattr(torch.nn.modules.module, name)
         bound, keys = guards.bind("h", hooks), tuple(hooks)
+        # Hooks have numbers that are not given twice, so that equal keys mean equal hooks.
         term = f"tuple({bound}) == {keys!r}" if keys else f"not {bound}"
         guards.add(term, text=f"torch.nn.modules.module.{name} is unchanged")

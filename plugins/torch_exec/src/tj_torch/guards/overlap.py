@@ -65,6 +65,7 @@ def dispatch_on_aliasing(
                 return otherwise(*args)
         storages = [args[place].untyped_storage()._cdata for place in tensors]
         if len(set(storages)) < len(storages):
+            # Shared memory that nobody writes is no concern of the program.
             return (dispatch.program(args, storages) or run)(*args)
         return run(*args)
 
@@ -114,6 +115,7 @@ class _Dispatch:
             for group in groups.values()
             if len(group) > 1 and not self.mutated.isdisjoint(group)
         )
+        # A cache only: `concerned` finds the same again, and a process lives for long.
         if len(self.together) < PATTERN_LIMIT:
             self.together[partition] = found
         return found
@@ -121,6 +123,7 @@ class _Dispatch:
     def made(self, found: tuple[Group, ...]) -> Callable[..., Any]:
         """Program for the pattern ``found``; one thread makes it."""
         with self.lock:
+            # Another thread may have made it while this one waited for the lock.
             program = self.programs.get(found)
             if program is None and len(self.programs) < PATTERN_LIMIT:
                 program = self.programs[found] = self.make(found)

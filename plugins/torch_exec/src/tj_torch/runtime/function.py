@@ -46,6 +46,7 @@ def check_reads(reads: Sequence[Read]) -> None:
 def _is_same(now: Any, before: Any) -> bool:
     if now is before or isinstance(before, torch.Tensor):
         return now is before
+    # `1 == True == 1.0`, and a backward may do other things for each.
     return type(now) is type(before) and now == before
 
 
@@ -96,6 +97,7 @@ class _Function(torch.autograd.Function):
         ctx.mark_non_differentiable(*(flat[i] for i in pair.non_differentiable))
         ctx.checked = [i for i in pair.saved if isinstance(values[i], torch.Tensor)]
         ctx.save_for_backward(*(values[i] for i in ctx.checked))
+        # A saved tensor that is on the context, too, would not be freed with the graph.
         ctx.kept = [None if i in ctx.checked else value for i, value in enumerate(values)]
         ctx.pair = pair
         return outputs

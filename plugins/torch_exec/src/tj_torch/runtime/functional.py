@@ -89,6 +89,7 @@ def with_value(identity: torch.Tensor, value: torch.Tensor, /) -> torch.Tensor:
     The gradient of ``identity`` is that of the result; ``value`` gets none.
     """
     result = _copied(identity)
+    # `detach` shares the memory, so that the value changes and the history does not.
     result.detach().copy_(value)
     return result
 
@@ -114,6 +115,7 @@ def copied_back(value: torch.Tensor, name: str, count: int, /) -> torch.Tensor:
 
 def write_back(value: torch.Tensor, target: torch.Tensor, count: int, /) -> torch.Tensor:
     """Write ``value`` to ``target`` as autograd sees it; its version goes up by ``count``."""
+    # `copy_` counts as one write itself.
     bump_version(target, count - 1)
     return target.copy_(value)
 
@@ -127,6 +129,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 def _dense_copy(tensor: torch.Tensor) -> torch.Tensor:
     copy = tensor.clone()
+    # `clone` keeps the strides of dense tensors only: for one with gaps they are contiguous.
     if copy.stride() == tensor.stride():
         return copy
     return _laid_out(tensor, tensor)

@@ -61,6 +61,7 @@ class _Counting(torch.autograd.graph.saved_tensors_hooks):
 
     def __init__(self, last: int | None = None, error: Exception | None = None) -> None:
         self.count = 0
+        # In a list, to be let go once raised: the hooks would keep its traceback alive.
         errors = [error]
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -76,6 +77,7 @@ class _Counting(torch.autograd.graph.saved_tensors_hooks):
 
 
 def _packed(program: Callable[..., Any], args: Sequence[Any]) -> int:
+    # The run only counts: what it writes must not reach the arguments.
     copies = [_copy(a) if isinstance(a, torch.Tensor) else a for a in args]
     counting = _Counting()
     with counting:
@@ -86,4 +88,5 @@ def _packed(program: Callable[..., Any], args: Sequence[Any]) -> int:
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """Copy that may be written in place: no leaf, and requiring grad as ``tensor`` does."""
     copy = tensor.detach().clone()
+    # PyTorch refuses a write to a leaf that requires grad.
     return copy.requires_grad_().clone() if tensor.requires_grad else copy

@@ -59,6 +59,7 @@ def dense_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     for name in names:
         part = getattr(tensor, name)
+        # `__tensor_flatten__` may name attributes that are no tensors, such as a device mesh.
         if isinstance(part, torch.Tensor):
             yield from dense_tensors(part)
 

@@ -55,6 +55,7 @@ class Fact:
 
 
 def _same(a: Any, b: Any) -> bool:
+    # `==` of tensors is a tensor, and a mode would see the call.
     if isinstance(a, torch.Tensor):
         with without_modes():
             return torch.equal(a, b)
@@ -101,6 +102,7 @@ def _numpy_state() -> Any:
 def _set_numpy_state(found: Any) -> None:
     if found is not None:
         name, keys, *rest = found
+        # A list, since NumPy need not be imported here: `set_state` makes an array of it.
         words = [int.from_bytes(keys[i : i + 4], sys.byteorder) for i in range(0, len(keys), 4)]
         sys.modules["numpy.random"].set_state((name, words, *rest))
 
@@ -115,7 +117,9 @@ def _nothing(found: Any) -> None:
 
 
 def _restore_filters(found: list[Any]) -> None:
+    # In place: `warnings` and its accelerator in C share the list.
     warnings.filters[:] = found  # type: ignore[index]
+    # Modules remember which warnings they have shown for the filters of a version.
     for name in ("_filters_mutated", "_filters_mutated_lock_held"):  # the second from 3.14 on
         getattr(warnings, name, lambda: None)()
 

@@ -112,7 +112,9 @@ class Capture:
             and that on fake tensors changed the shape of an input instead.
         """
         produced = self._output.graph_capture_output
+        # A program without tensor operations has no graph to call.
         if computation is not None:
+            # Dynamo's bytecode calls the graph by this global name.
             produced.f_globals[self._output.backend_input.backend_id] = computation
         try:
             guards = _built_guards(self._root, produced.output_graph, on_dead)
@@ -196,6 +198,7 @@ def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
     pass_over_own()
     assert FORCE_SKIP_FILES and SKIP_DIRS and _recompile_re  # noqa: PT018
     with compile_lock(), untouched(given), kept(), without_modes():
+        # The hook is one per thread; `set_eval_frame` returns the one before.
         hook = set_eval_frame(None)
         try:
             yield
@@ -286,6 +289,7 @@ def failure_of(error: Exception) -> CaptureFailure:
 
     reason = str(error).strip() or type(error).__name__
     raised = (
+        # An operator raised on fake tensors, or Python code of the program did.
         isinstance(error, exc.TorchRuntimeError)
         or not isinstance(error, exc.TorchDynamoException)
         or any(text in reason for text in _RAISES)
@@ -300,6 +304,7 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
     from tj_torch.torch_private.dynamo import _allowed_callable_ids as allowed
 
     known = allowed.function_ids or set()
+    # Others were allowed before, by the user, and stay so after the capture.
     new = [id(f) for f in functions if id(f) not in known]
     for key in new:
         allowed.add(key)

@@ -131,6 +131,7 @@ def _recording(statement: _Statement) -> Callable[[Callable[..., Any]], Callable
         def create_proxy(
             self: Any, kind: str, target: Any, args: Any, *rest: Any, **more: Any
         ) -> Any:
+            # The program may call `torch._assert_async` itself, which stays as it is.
             if target is _assert_async and statement.is_current():
                 target, args = asserted, (args[0], *statement.message)
             return original(self, kind, target, args, *rest, **more)

@@ -70,6 +70,7 @@ def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> b
     if isinstance(variable, user_defined.UserDefinedClassVariable):
         return getattr(type(variable.value), method) is not getattr(type, method)
     if not isinstance(variable, user_defined.UserDefinedObjectVariable):
+        # The fields of a named tuple are properties without a setter.
         return issubclass(variable.python_type(), tuple)  # a named tuple
     if not _has_room(variable, _name(attribute)):  # Dynamo does not check this up to 2.11
         return True
@@ -87,6 +88,7 @@ def _has_room(variable: Any, name: Any) -> bool:
     kind = variable.python_type()
     if getattr(kind, "__dictoffset__", 1) != 0 or not isinstance(name, str):
         return True
+    # A class with `__slots__` and no dict raises AttributeError for any other name.
     return hasattr(getattr(kind, name, None), "__set__")
 
 

@@ -71,6 +71,7 @@ def install() -> None:
     places = list(_places())
     for owner, name, _ in places:
         if not has(owner, name) and name != "call_method":  # a base class has it from 2.15 on
+            # Before any is wrapped: half of the checks would let wrong captures through.
             raise MissingNameError(f"{path_of(owner)}.{name}")
     for place in places:
         _around(*place)
@@ -234,6 +235,7 @@ def _distinct(self: Any, tx: Any, args: Sequence[Any]) -> list[Any]:
         if node is not None and node in seen:
             if _compares_identity(self.fwd_fn):
                 _stop("its forward asks what is what, and is given one tensor twice")
+            # As Dynamo does for an argument that a forward returns.
             arg = arg.call_method(tx, "view_as", [arg], {})
         found.append(arg)
         seen.update([node] if node is not None else ())
@@ -336,6 +338,7 @@ def _check_gradients(found: Any, args: Any) -> None:
     if not all(g.is_tensor() for g in present):
         _stop("its backward returns what is no gradient")
     while len(gradients) > len(args) and gradients[-1].is_constant_none():
+        # PyTorch accepts surplus gradients that are None, too.
         gradients.pop()
     if len(gradients) != len(args):
         _stop(f"its backward returns {len(gradients)} gradients for {len(args)} arguments")

@@ -35,6 +35,7 @@ def bound_deques(stack: ExitStack) -> None:
             bound = None if maxlen is None else maxlen.as_python_constant()
             if bound and not repeats:
                 stop("a deque with a maxlen")
+            # Dynamo keeps `items[-maxlen:]` (variables/lists.py), which is all of them for 0.
             original(self, [] if bound == 0 else items, maxlen, **kwargs)
 
         return init
@@ -58,6 +59,7 @@ def bound_deques(stack: ExitStack) -> None:
 
 def _bound_input(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrap_listlike(self: Any, value: Any) -> Any:
+        # A list or a tuple comes here, too, and has no such attribute.
         if getattr(value, "maxlen", None) is not None:
             stop("a deque with a maxlen that was there before")
         return original(self, value)
@@ -125,6 +127,7 @@ def compare_tensors_in_lists(stack: ExitStack) -> None:
                 original(self, inst)
                 return
             self.popn(2)
+            # The argument of CONTAINS_OP is 1 for `not in`.
             self.push(ConstantVariable.create(found is (inst.argval == 0)))
 
         return instruction
@@ -146,6 +149,7 @@ def _found_tensor(wanted: Any, items: list[Any]) -> bool | None:
     if not wanted.is_tensor() and not any(item.is_tensor() for item in items):
         return None
     for item in items:
+        # As `list.__contains__`, which asks `is` before `==`.
         if item is wanted or (item.is_tensor() and wanted.is_tensor() and _same(item, wanted)):
             return True
         other = wanted if item.is_tensor() else item

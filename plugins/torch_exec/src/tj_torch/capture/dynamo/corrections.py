@@ -40,6 +40,7 @@ def notice_lookups(stack: ExitStack, noticed: Observations) -> None:
     def of_object(original: Callable[..., Any]) -> Callable[..., Any]:
         def lookup(self: Any, *args: Any) -> object:
             name = args[-1]
+            # Found in the object then, and in no class.
             if not _assigned(self, name):
                 noticed.look_up(type(self.value), name, instance=self.value)
             return original(self, *args)
@@ -109,6 +110,7 @@ def _after(variable: Any, name: str) -> Lookup | None:
     """Member that ``super()`` finds, in the classes after its own in the resolution order."""
     owner = variable.objvar.python_type()
     if issubclass(owner, type):
+        # `super()` in a class method: the object is the class itself.
         owner = variable.objvar.value
     classes = owner.__mro__
     own = variable.typevar.as_python_constant()
@@ -128,6 +130,8 @@ def refuse_uninitialized_modules(stack: ExitStack, noticed: Observations) -> Non
 
     def refuse(original: Callable[..., Any]) -> Callable[..., Any]:
         def initialize(tx: Any, mod: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            # Initialization deletes the hook (torch/nn/modules/lazy.py): who has it has no
+            # parameters yet.
             if hasattr(mod, "_initialize_hook"):
                 noticed.uninitialized = True
                 raise exc.Unsupported(f"{type(mod).__name__} gets its parameters in this call")
@@ -147,6 +151,7 @@ def guard_missing_keys(stack: ExitStack) -> None:
 
     def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
         def getitem(self: Any, tx: Any, arg: Any) -> Any:
+            # The handler that the program runs now is not what it runs once the key is there.
             if HashableTracker(arg) not in self.items:
                 self.install_dict_contains_guard(tx, [arg])
             return original(self, tx, arg)

@@ -73,6 +73,7 @@ def _method(original: Callable[..., Any]) -> Callable[..., Any]:
     from tj_torch.torch_private.dynamo import BuiltinVariable
 
     def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        # A `__str__` of the program's is traced; those of builtin classes are in C.
         defined = isinstance(getattr(self.python_type(), name, None), FunctionType)
         if name == "__str__" and not args and not defined:
             return BuiltinVariable(str).call_function(tx, [self], {})

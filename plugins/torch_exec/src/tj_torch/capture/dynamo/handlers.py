@@ -44,8 +44,11 @@ class Handlers:
         """Note a ``with`` statement for ``context``, which begins at ``instruction`` of ``tx``."""
         if _is_mode(context):
             target = instruction.target
+            # From Python 3.11 on the block has its handler in the table of exceptions, and
+            # `next_instruction` is its first one.
             if _TABLES and tx.next_instruction.exn_tab_entry is not None:
                 target = tx.next_instruction.exn_tab_entry.target
+            # Kept, so that no other instruction gets its id.
             self.modes[id(target)] = target
 
     def around(self, tx: Any) -> bool:
@@ -54,6 +57,7 @@ class Handlers:
             targets = _targets(tx) if not is_pytorchs(tx.f_code) else ()
             if any(id(t) not in self.modes and _may_catch(tx, t) for t in targets):
                 return True
+            # The caller that the function is inlined in, whose handlers catch its errors.
             tx = getattr(tx, "parent", None)
         return False
 
@@ -120,6 +124,7 @@ def _running(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[...,
             made, output = original(self, key, value), InstructionTranslator.current_tx().output
             if not value.is_tensor() and handlers.around(output.current_tx):
                 node = next(iter(reversed(output.graph.nodes)))
+                # The run is to see whether it raises: what it returns is no value of the graph.
                 with output.shape_env.ignore_fresh_unbacked_symbols():
                     utils.get_fake_value(node, output.current_tx)
             return made
@@ -155,6 +160,7 @@ def _may_catch(tx: Any, target: Any) -> bool:
     A ``finally`` does not. Its side effects do not count: a graph that raises leaves none of the
     program's side effects anyway.
     """
+    # The handler begins with PUSH_EXC_INFO, which loads nothing.
     here = tx.indexof[target] + (1 if _TABLES else 0)
     while True:
         names = []
@@ -183,6 +189,7 @@ def _is_raised(kind: Any) -> bool:
     ``NotImplementedError``, for devices without a kernel.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
+    # A name of something else, unknown or computed, may stand for any class.
     return any(not isinstance(k, type) or _catches(k) for k in kinds)
 
 
@@ -204,6 +211,7 @@ def _is_mode(context: Any) -> bool:
 class _Watching(TorchDispatchMode):
     """Mode for one call on fakes that breaks the graph if the call may raise on real tensors."""
 
+    # Without it PyTorch raises for an operation such as `cond` under a mode (torch/_ops.py).
     supports_higher_order_operators = True
 
     def __torch_dispatch__(

@@ -39,6 +39,7 @@ def _guard_comparisons(stack: ExitStack) -> None:
             left, right = self.stack[-2:]
             original(self, inst)
             if not (_is_one_of_a_kind(left) or _is_one_of_a_kind(right)):
+                # The argument of IS_OP is 1 for `is not`.
                 _compared(left.realize(), right.realize(), self.stack[-1], inst.argval == 0)
 
         return instruction
@@ -64,9 +65,11 @@ def _compared(left: Any, right: Any, answer: Any, sense: bool = True) -> None:
 
     ``answer`` is Dynamo's result; ``sense`` is False for ``is not``.
     """
+    # Dynamo guards which tensors are distinct, and one variable is one object.
     if left is right or left.is_tensor() or right.is_tensor():
         return
     kind = _type(left)
+    # Types are guarded, and objects of two types are never one.
     if kind is not _type(right) or kind is None:
         return
     if issubclass(kind, _BY_VALUE):
@@ -90,6 +93,7 @@ def _leave_equal(left: Any, right: Any, kind: type) -> None:
     try:
         one, other = left.as_python_constant(), right.as_python_constant()
         equal = one == other
+        # CPython has one object for each int from -5 to 256.
         singular = kind is bool or (kind is int and equal and -5 <= one <= 256)
     except NotImplementedError:  # as for tensors or symbolic sizes
         equal, singular = True, kind is bool
@@ -134,6 +138,7 @@ def _kept_apart(effects: Any) -> Iterator[list[Any]]:
             if effects.is_modified(variable):
                 changed.add(kind)
     for kind in changed:
+        # A write to the only object of a type is seen through no other name.
         if len(groups[kind]) > 1:
             yield groups[kind]
 

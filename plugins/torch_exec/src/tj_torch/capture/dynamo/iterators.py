@@ -47,6 +47,8 @@ def _leave_generators(stack: ExitStack) -> None:
     def ending(original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_subgraph(self: Any, *args: Any, **kwargs: Any) -> Any:
             for generator in open_ones:
+                # Python closes it when it is dropped, and runs its `finally`; Dynamo just forgets
+                # it.
                 if not generator.inline_tracer.generator_exhausted:
                     stop(f"the generator {generator.code.co_name} is left before its end")
             return original(self, *args, **kwargs)

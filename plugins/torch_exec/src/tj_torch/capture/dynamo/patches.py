@@ -54,10 +54,12 @@ def replace(
     if not has(owner, name) and not (inherited and hasattr(owner, name)):
         raise MissingNameError(f"{path_of(owner)}.{name}")
     if has(owner, name):
+        # `getattr` would bind a class method, and take a static one out of its descriptor.
         original = vars(owner)[name]
         stack.callback(setattr, owner, name, original)
     else:
         original = getattr(owner, name)
+        # The base has it: set back, it would hide later changes of that.
         stack.callback(delattr, owner, name)
     setattr(owner, name, make(original))
 
@@ -118,6 +120,7 @@ def replace_instruction(
     place = dis.opmap.get(name)
     for interpreter in with_subclasses(InstructionTranslatorBase) if place is not None else ():
         table = interpreter.dispatch_table
+        # A subclass may have a handler of its own for the instruction.
         if table[place] is original:
             stack.callback(table.__setitem__, place, original)
             table[place] = made

@@ -196,6 +196,8 @@ def _method_of_constant(original: Callable[..., Any]) -> Callable[..., Any]:
             args = [v.realize() for v in args]
             # `torch.Tensor.__radd__(1, x)` comes here, too, and raises.
             if not any(v.is_tensor() for v in args):
+                # `n.__add__(m)` is `int.__add__(n, m)`, which returns NotImplemented for other
+                # types.
                 return _unbound(cls, tx, name, [self, *args], kwargs)
         return original(self, tx, name, args, kwargs)
 

@@ -108,8 +108,10 @@ def surroundings(grad: bool, rest: Context) -> Iterator[None]:
 
     Inference mode is off, autocast as in ``rest``, and its cache off.
     """
+    # Autograd refuses to save tensors that were made in inference mode.
     with torch.inference_mode(False), private.no_autocast(), entered(rest):
         cached = torch.is_autocast_cache_enabled()
+        # The cache would keep casts of this run's fake tensors.
         torch.set_autocast_cache_enabled(False)
         try:
             with torch.set_grad_enabled(grad):
@@ -125,5 +127,6 @@ def expansion_context(context: Context) -> tuple[bool, Context]:
     """
     values = dict(context.items)
     inference = values.pop("inference", False)
+    # Nothing requires grad in inference mode, whatever the grad mode.
     grad = values.pop("grad", True) and not inference
     return grad, Context(tuple(values.items()))

@@ -70,6 +70,7 @@ def _find(call: BoundSymbol) -> Callable[..., Any] | None:
 def _kind(tree: Any) -> object:
     """Facts of ``tree`` by which PyTorch chooses between an operator's overloads."""
     if isinstance(tree, list):
+        # A list of tensors has one kind for any length, as for `torch.cat`.
         return frozenset(map(_kind, tree))
     if isinstance(tree, tuple):
         return tuple(map(_kind, tree))
@@ -94,6 +95,7 @@ def _sample(leaf: Any) -> Any:
 # ---------------------------------------------------------------------------- what is dispatched
 
 
+# Not an Exception, which Python code on the way might catch.
 class _Stop(BaseException):
     """Stop the trial call: its first operator is known, and need not run."""
 

@@ -45,6 +45,7 @@ def memory(tensor: torch.Tensor) -> Hashable | None:
 
 def mark(tensor: torch.Tensor) -> object:
     """Version and memory contents of a tensor, the latter as sums where it is large."""
+    # "Inference tensors do not track version counter."
     version = None if tensor.is_inference() else tensor._version
     return version, _content(tensor)
 
@@ -100,6 +101,7 @@ def differs(found: torch.Tensor, expected: torch.Tensor, steps: int = 1) -> str 
     if is_wrapper(expected):
         pairs = zip(read_tensors(found), read_tensors(expected), strict=True)
         return next((what for pair in pairs if (what := differs(*pair, steps)) is not None), None)
+    # The difference of two float16 numbers would be rounded itself.
     wide = torch.complex128 if expected.is_complex() else torch.float64
     a, b = (t.detach().to_dense().to(wide) for t in (found, expected))
     distance, size = (a - b).abs(), b.abs()
@@ -107,6 +109,7 @@ def differs(found: torch.Tensor, expected: torch.Tensor, steps: int = 1) -> str 
         relative, absolute = (steps * t for t in TOLERANCES.get(expected.dtype, (0, 0)))
         largest = float(size.nan_to_num(0, 0, 0).max()) if size.numel() else 0
         close = distance <= max(absolute, relative * largest) + relative * size
+        # `inf - inf` is NaN: equal infinities are close by `==` alone.
         equal = (a == b) | (a.isnan() & b.isnan()) | close
     else:
         equal = found == expected

@@ -81,6 +81,7 @@ def make_fake(
     meta = torch.empty_strided(
         sizes(proxy.shape), sizes(strides), dtype=dtype_to_torch(proxy.dtype), device="meta"
     )
+    # A lazy conjugate is a bit of the tensor, which `empty_strided` does not take.
     if "conj" in proxy.flags:
         private.set_conj(meta)
     if "neg" in proxy.flags:

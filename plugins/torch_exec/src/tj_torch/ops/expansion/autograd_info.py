@@ -43,6 +43,7 @@ class NonLeaf(torch.autograd.Function):
     @classmethod
     def of(cls, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Tensor from ``make`` as a non-leaf that depends on ``leaf``."""
+        # Under `no_grad` the result would be a leaf that requires no grad.
         with torch.enable_grad():
             result: torch.Tensor = cls.apply(leaf, make)  # type: ignore[no-untyped-call]
         return result
@@ -81,6 +82,7 @@ def runs_python(tensors: Iterable[torch.Tensor]) -> bool:
 def python_nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
     """Nodes of Functions that the gradient of ``tensors`` passes through."""
     python: Any = private.autograd_function_node()
+    # The node that `NonLeaf` adds is none of the call's.
     own = f"{NonLeaf.__name__}Backward"
     return (n for n in _nodes(tensors) if isinstance(n, python) and n.name() != own)
 
@@ -92,6 +94,7 @@ def count_edges(
     names = {id(leaf): name for name, leaf in leaves.items()}
     counts = dict.fromkeys(leaves, 0)
     for node in _nodes(tensors):
+        # `AccumulateGrad`, the node of a leaf, has it as `variable`.
         for following, _ in node.next_functions:
             name = names.get(id(getattr(following, "variable", None)))
             if name is not None:

@@ -71,6 +71,7 @@ def alias_facts(outputs: Sequence[Any], arguments: Mapping[int, torch.Tensor]) -
     Any other view is a view of an internal value. Outputs that are no tensors only take up an
     index.
     """
+    # Reversed, so that the first of several arguments that are one object is the one named.
     objects = {id(t): ("arg", i) for i, t in reversed(list(arguments.items()))}
     storages = {private.storage_id(t): ("arg", i) for i, t in reversed(list(arguments.items()))}
     facts = []
@@ -223,6 +224,7 @@ class BodyBuilder:
         given = (call.args, call.kwargs)
         args, kwargs = map_tree(self._leaf, given)
         outputs = map_tree(self._define, call.outputs)
+        # The function switches grad mode inside, as `torch.no_grad()` does.
         if call.grad != self.grad:
             context = context.with_("grad", call.grad)
         return BoundSymbol(

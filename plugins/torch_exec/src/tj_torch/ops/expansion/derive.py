@@ -96,6 +96,7 @@ class _Differentiation:
             run.wrap(recorder)
             leaves_ = {n: t for n, t in run.leaves.items() if t.requires_grad}
             with (
+                # Modes are of a thread: in one of the engine's the backward would run unrecorded.
                 torch.autograd.set_multithreading_enabled(False),
                 run.modes(recorder),
             ):
@@ -120,6 +121,7 @@ class _Differentiation:
                     if g is not None
                 }
         made = self._describe(recorder, traced, middle, sources, tangents, found)
+        # More than one edge: autograd adds contributions to such an argument one by one.
         repeated = (self.run.arguments[n].index for n, count in edges.items() if count > 1)
         once = not self.create_graph and bool(found) and saving.released()
         return replace(made, repeated=tuple(sorted(repeated)), once=once)
@@ -206,6 +208,7 @@ class _Differentiation:
         kept = [needed[i] for i in intermediates]
         saved = [needed[i] for i in order]
         backward, numbers = self._backward(recorder, live, saved, given, found, visible)
+        # Without intermediates the forward stays the call itself, and draws as in eager.
         if kept and any(self._draws_elsewhere(recorder, call) for call in before):
             raise CannotExpand("its body draws random numbers in another order than the call")
         forward = self._augmented(recorder, traced, plain, before, kept)

@@ -107,6 +107,7 @@ class _Watcher(TorchFunctionMode):
             raise CannotExpand("it switches gradients or autocast")
         result = func(*args, **kwargs)
         if not any(isinstance(x, torch.Tensor) for x in leaves(result)):
+            # As `x.data = y` or `x.grad = y`, which a body cannot say.
             if func.__name__ == "__set__":
                 raise CannotExpand("it sets an attribute of a tensor")
             return result
@@ -130,6 +131,7 @@ def _watched(run: Run, _: Any) -> _Ran:
     if run.symbolic is not None:
         raise CannotExpand("its sizes are symbolic")
     with surroundings(run.grad, run.rest):
+        # A function may ask for `requires_grad`, as for the fast path of attention.
         run.plainly(autograd=True)
         run.fn = _without_overrides(run.fn)
         watcher = _Watcher()

@@ -126,6 +126,7 @@ class Recorder(TorchDispatchMode):
         ref = self.ref(tensor, written_out=True)
         result: torch.Tensor = func(tensor, **kwargs)
         self._refs.setdefault(id(result), ref)
+        # Their ids are keys in `_refs`: nothing else may get them.
         self._alive += (tensor, result)
         if ref.index in self.constants:
             self.written_out.add(ref)

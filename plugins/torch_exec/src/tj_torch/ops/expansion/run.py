@@ -218,6 +218,7 @@ class Run:
         assert isinstance(proxy, TensorProxy)
         if not (self.grad and self.autograd and proxy.requires_grad):
             return False
+        # A write that autograd sees gives the tensor a new `grad_fn`.
         return self.wrapped[name].grad_fn is history
 
     def by_schema(self) -> Expansion:
@@ -260,6 +261,8 @@ class Run:
         if proxy.requires_grad and self.autograd:
             self.leaves[name] = tensor.requires_grad_()
             if self.nonleaf:
+                # A write in place to a leaf that requires grad raises; to another tensor it does
+                # not.
                 tensor = NonLeaf.of(tensor, lambda: private.functionalized(fake))
         private.deny_data_pointer(tensor)
         return tensor
@@ -380,8 +383,10 @@ class Run:
         tensor = self.wrapped[name]
         if private.data_mutated(tensor):
             return True
+        # `t_()` and the like: functionalization makes a new value for these, too.
         if private.metadata_mutated(tensor):
             return False
+        # As by `x.set_(y)`, which is neither a write nor a change of metadata.
         raise CannotExpand("an argument is given other storage")
 
     def _afterwards(self, name: str, mutated: bool) -> TensorProxy:

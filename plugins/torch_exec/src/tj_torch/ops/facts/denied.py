@@ -86,6 +86,8 @@ class Denied:
         :raises MakesSubclass: without ``wrappers``, at a call on a wrapper subclass.
         """
         foreign = isinstance(fn, types.FunctionType | types.MethodType)
+        # PyTorch's own functions are denied by name; inside they do on fakes what they are made
+        # for.
         if not foreign or fn.__module__.partition(".")[0] == "torch":
             yield
             return
@@ -108,6 +110,7 @@ def _watch(denied: Denied, given: Iterable[torch.Tensor], wrappers: bool) -> Any
             if not wrappers:
                 for kind in filter(is_wrapper_class, map(type, leaves(args))):
                     raise MakesSubclass(kind)
+            # The offset of memory that the function has made does not depend on the caller.
             known = func is torch.Tensor.storage_offset and made(args[0])
             if not known and (reason := denied.reason(func)):
                 raise CannotExpand(reason)

@@ -32,6 +32,7 @@ def why_not_functional(call: BoundSymbol, *, own: bool, given: bool) -> str | No
     if not call.effects.aliases:
         return f"what {call.symbol} does is not known"
     if detaches(call):
+        # "Can't detach views in-place", which the call itself has to raise.
         return None if own else "detach_ of a view, which PyTorch refuses"
     (tensor,) = call.flat_args
     if not call.effects.rebinds:

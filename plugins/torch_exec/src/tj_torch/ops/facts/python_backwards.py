@@ -150,12 +150,14 @@ class _Search:
 
     def is_written_here(self, f: types.FunctionType) -> bool:
         package = _package(f.__globals__.get("__name__"))
+        # In `site-packages` or `dist-packages`: helpers of other projects, assumed to compute only.
         installed = "-packages" in f.__code__.co_filename
         return not _is_library(package) and (package == self.package or not installed)
 
     def code(
         self, code: types.CodeType, names: dict[str, Any], cells: Mapping[str, types.CellType]
     ) -> None:
+        # Functions may call each other, and a helper may lead into a whole framework.
         if code in self.seen or len(self.seen) >= _LIMIT:
             return
         self.seen.add(code)
@@ -188,6 +190,7 @@ class _Search:
         if (why := _reason(value)) and value not in self.ignored:
             self.stop(why)
         elif _is_plain(value) or isinstance(value, torch.Tensor):
+            # Attributes of PyTorch's modules do not change, settings in `torch.backends` aside.
             if not library or "backends" in name:
                 self.constant(name, value, get)
         else:
@@ -196,6 +199,7 @@ class _Search:
     def constant(self, name: str, value: Any, get: Callable[[], Any]) -> None:
         """Record a read, checked at run time; only names in capitals count as constants."""
         self.reads[name] = Read(name, value, get)
+        # A name in capitals is a constant by convention; it is compared when the backward runs.
         if not name.rpartition(".")[2].isupper():
             self.changes(name)
 

@@ -22,6 +22,7 @@ __all__ = ["changes_unseen", "extension", "may_write", "schema_effects", "writes
 
 def extension(fn: Any) -> Any:
     """``fn`` if it is an operator of an extension with annotations in its schema, else None."""
+    # PyTorch's own operators are functionalized, which shows more than their schemas.
     if not isinstance(fn, OpOverload) or fn.namespace in ("aten", "prim", "prims"):
         return None
     return fn if _annotated(fn._schema) else None
@@ -37,6 +38,7 @@ def writes_nothing(fn: Any) -> bool:
     if not isinstance(fn, types.BuiltinFunctionType | types.MethodDescriptorType):
         return False
     schemas = schemas_of(f"aten::{fn.__name__}")
+    # Overloads with `out=` write by their schemas; who gives none runs another one.
     mine = [s for s in schemas if not any(a.name == "out" for a in s.arguments)]
     return bool(mine) and not any(map(_annotated, mine))
 
@@ -75,6 +77,7 @@ def schema_effects(
     flat = [leaf for leaf in leaves((args, dict(kwargs))) if isinstance(leaf, Proxy)]
     places: dict[str, int] = {}
     for i, proxy in enumerate(flat):
+        # Of a tensor that is passed twice, effects name the first place.
         places.setdefault(proxy.name, i)
     mutates: dict[int, None] = {}
     sets: dict[str, list[int]] = {}
@@ -87,6 +90,7 @@ def schema_effects(
         for name in argument.alias_info.before_set:
             sets.setdefault(name, []).extend(found)
     aliases = tuple(_aliases(op._schema, sets, outputs))
+    # The default generator of the device of the first tensor is the one drawn from.
     device = next((p.device for p in flat if isinstance(p, TensorProxy)), "cpu")
     seeded = (f"random:{device}",) if torch.Tag.nondeterministic_seeded in op.tags else ()
     return Effects(tuple(sorted(mutates)), (), aliases, seeded)

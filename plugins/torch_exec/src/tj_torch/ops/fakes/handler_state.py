@@ -77,6 +77,7 @@ class _Contents:
         if isinstance(now, dict):
             same = all(_same(self.copy, now, key) for key in now)
         else:
+            # `is` and not `==`, which may be the user's, or a tensor's.
             same = all(map(_equal, self.copy, now))
         return None if same else self.label
 
@@ -103,6 +104,7 @@ class _Search:
         if depth > _DEPTH or id(value) in self.seen or isinstance(value, (*_PLAIN, torch.Tensor)):
             return
         look = next((look for kind, look in _LOOKS if isinstance(value, kind)), _Search.instance)
+        # Kept, so that no other object gets its id during the search.
         self.seen[id(value)] = value
         look(self, value, label, depth)
 
@@ -127,6 +129,7 @@ class _Search:
 
     def globals(self, space: dict[str, Any], names: set[str], module: str) -> None:
         """Search the globals ``names`` of ``module``, whose namespace is ``space``."""
+        # A collection in the middle of a capture would look like a write of the handler.
         names = names - _collectors_names(space)
 
         def read() -> dict[str, Any]:

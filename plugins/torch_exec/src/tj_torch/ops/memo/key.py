@@ -132,12 +132,14 @@ def _add(tree: Any, parts: list[Any], seen: _Seen, alive: list[Any]) -> None:
         add(tree, parts, seen, alive)
 
 
+# Beside the value a key has the type: `1 == True`.
 _PLAIN = frozenset((int, str, bool, bytes, type(None), type(...)))
 
 
 def _add_tensor(proxy: TensorProxy, parts: list[Any], seen: _Seen) -> None:
     known = seen.values.setdefault(proxy.name, len(seen.values))
     if known != len(seen.values) - 1:
+        # Met before: that it is the same tensor says the rest.
         parts.append(known)
         return
     dtype, device = proxy.dtype, proxy.device
@@ -162,6 +164,7 @@ def _add_tensor(proxy: TensorProxy, parts: list[Any], seen: _Seen) -> None:
 def _meanings(info: SubclassInfo) -> Iterator[Any]:
     """Current methods of wrapper classes, which implement operations and can be replaced."""
     kind = info.state.kind if isinstance(info.state, State) else None
+    # The class itself: a module that is loaded again has another one of this name.
     yield kind
     if kind is not None:
         for base in kind.__mro__[: kind.__mro__.index(torch.Tensor)]:
@@ -180,6 +183,7 @@ def _add_number(proxy: NumberProxy, parts: list[Any], seen: _Seen) -> None:
 
 def _add_complex(tree: complex, parts: list[Any], *_: Any) -> None:
     parts.append(complex)
+    # As for floats: signs of zero, and NaN.
     parts.append(struct.pack("dd", tree.real, tree.imag))
 
 

@@ -52,6 +52,7 @@ class Aliases:
     ) -> Callable[..., Any]:
         """Canonical function for a call of ``function`` with ``keywords``."""
         seen = {function}
+        # Two functions may each be documented as an alias of the other.
         while (target := self._target.get(function)) is not None and target not in seen:
             if not same_operation(function.__name__, target.__name__, keywords):
                 break

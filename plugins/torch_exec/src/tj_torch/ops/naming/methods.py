@@ -82,6 +82,7 @@ def function_arrangement(
 ) -> Arrange | None:
     """Spelling of ``torch.zeros(2, 3)`` as ``torch.zeros((2, 3))``; None for other calls."""
     ints = [kind == INT for kind in kinds]
+    # Only sizes can be gathered: `torch.zeros(2, 3)`.
     if not (ints and all(ints)):
         return None
     variants = overloads(name)

@@ -203,6 +203,7 @@ class Names:
         return self._own_method(INPLACE[name]) if name in INPLACE else None
 
     def _reflected(self, name: str) -> _Plan | None:
+        # `1 / x` is `x.reciprocal() * 1` in PyTorch, which rounds twice; `torch.div` rounds once.
         if name == "truediv":
             return self._own_method("__rtruediv__", _swapped)
         function, swapped = REFLECTED.get(name, (None, False))
@@ -283,6 +284,7 @@ class Names:
 
 def _preference(path: str) -> tuple[bool, int, int, str]:
     private = any(p.startswith("_") and not p.endswith("__") for p in path.split("."))
+    # The path itself last, so that the choice is the same in every process.
     return private, path.count("."), len(path), path
 
 

@@ -57,6 +57,7 @@ def walk(path: str) -> Any:
 
 def _attribute(value: Any, name: str, path: str) -> Any:
     if isinstance(value, types.ModuleType) and name not in vars(value):
+        # First the attribute, which a lazy module (`__getattr__`) may have; then a submodule.
         found = getattr(value, name, None)
         return importlib.import_module(path) if found is None else found
     return getattr(value, name)
@@ -101,6 +102,7 @@ def _claims(function: Any) -> Iterator[str]:
 
 def leads_to(path: str, function: Any) -> bool:
     """Test if ``path`` leads to ``function`` through modules that are already loaded."""
+    # `<locals>` and `<lambda>` are in no module.
     if "<" in path:
         return False
     parts = path.split(".")
