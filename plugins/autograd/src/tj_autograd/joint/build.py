@@ -339,6 +339,7 @@ class _Builder:
         if not self.asked(call) or not has_own_backward(call):
             return {}
         outs = ((i, p) for i, p in enumerate(call.flat_outs) if isinstance(p, TensorProxy))
+        # One is enough: the other tangents of the Function are filled in with zeros.
         index, out = next((i, p) for i, p in outs if requires_grad(p))
         return {Slot("out", index): self.made(call, "zeros_like.default", out)}
 
@@ -388,6 +389,7 @@ class _Builder:
             cotangent = self.here.cotangents.pop(out.name, None)
             if cotangent is None or not requires_grad(out):
                 continue
+            # To autograd one tensor has one gradient, under whatever names it is returned.
             slot = Slot("out", first.get(i, i))
             known = found.get(slot)
             found[slot] = cotangent if known is None else self.sum(known, cotangent, call)

@@ -27,6 +27,7 @@ def checkpointed(
     does not run this one again. So is a result of a call for which an executor ``keeps_state``,
     which runs once. ``repeats`` are calls that keep their order and may run again.
     """
+    # Most programs have no checkpoint: their trace stays the same object.
     if not any("CHECKPOINT" in call.tags for call in joint.calls):
         return joint
     joint = replayable(joint, repeats)

@@ -44,6 +44,7 @@ def keeps_others(call: BoundSymbol) -> str | None:
     others = {p.name for p in (*forward.inputs, *leaves(outputs)) if isinstance(p, TensorProxy)}
     saved = dict(call.kwargs).get("saved", ())
     kept = (p for i, p in enumerate(values) if i not in saved and isinstance(p, Proxy))
+    # An intermediate of the forward has no other name by which it could be written.
     found = next((p.name for p in kept if p.name in others), None)
     return f"it keeps {found} on its context, where it may be written" if found else None
 

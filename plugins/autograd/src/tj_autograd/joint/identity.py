@@ -25,6 +25,7 @@ def one_name_each(trace: Trace) -> Trace:
         if made.symbol.qualname == VERSIONED:
             counted, later = made.flat_args[0], made.flat_outs[0]
             known = {n for n, p in editor.values.items() if p.name == counted.name}
+            # Also the other names of the value, which an earlier call has given it.
             editor.values.update(dict.fromkeys((*known, counted.name), later))
         editor.values.update(_identical(made))
     return editor.done()

@@ -111,11 +111,13 @@ class Lookup:
             rule, before = find_rule(call, table)
             if rule is not None:
                 return (rule.plugin, rule.key), declined
+            # Built-in rules are tj's own: that one does not apply is nothing for the user to mend.
             declined += before if table is self.rules else ()
         return None, declined
 
     def __call__(self, call: BoundSymbol, slots: Slots, scope: JointScope) -> Differentiated:
         """Differentiate ``call`` for the cotangents in ``slots``."""
+        # Loops and branches: which functions run, and how often, depends on data.
         if call.subprograms and call.symbol.qualname != APPLY:
             return recorded(call, slots, scope, "it runs functions of the program's")
         declined: list[tuple[str, str]] = [*self.kept_whole.get(call.label, ())]
@@ -172,6 +174,7 @@ class Lookup:
             return recorded(call, slots, scope, kept, without_gradient(call))
         plain, function = plain_call(call)
         try:
+            # No name resolves to the Function: it is given beside the call.
             rule = self.dialects.derive(plain, self.modes, slots, function=function)
         except CannotExpandError as error:
             return self._left(call, slots, scope, error)

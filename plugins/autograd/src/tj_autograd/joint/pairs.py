@@ -72,6 +72,7 @@ def find_pair(
 
 def _declined(executor: Executor, rule: Rule[Any], call: BoundSymbol) -> str | None:
     """Reason why the claim ``rule`` does not differentiate ``call``; None if it does."""
+    # The claim is for the forward: taken here, the call would have no gradient.
     if rule.value.pair is None:
         return "it has no gradient"
     return ask(executor.owner, rule.value.check, call)

@@ -137,12 +137,10 @@ class Compiled(torch.autograd.Function):
         if plan.outputs is not None:
             roots = tuple([roots[i] for i in plan.outputs])
         ctx.states, ctx.versions = call.states, call.versions
-        # By default autograd fills in zeros for missing tangents, and which are missing chooses the
-        # backward program.
+        # Else autograd fills in zeros: which tangents are missing chooses the backward program.
         ctx.set_materialize_grads(False)
         tensors = [saved[i] for i in plan.tensors]
-        # The program runs below autograd: its own value of such a view has no history, the input
-        # has.
+        # The program runs below autograd: its own value of such a view has no history.
         for i, place in plan.live:
             tensors[i] = call.inputs[place]
         ctx.hooked = bool(tensors or inputs.tensors) and saved_tensors_are_hooked()
@@ -162,8 +160,7 @@ class Compiled(torch.autograd.Function):
         # Two more, since `apply` takes the plan and the call before the tensors.
         if no_tangent and not plan.asks:
             return (None,) * (len(plan.wrt) + 2)
-        # A dispatch mode sees the operators of eager's backward one by one. Users' backwards are
-        # Python code, which calls function modes, too.
+        # Dispatch modes see operators of eager's backward; users' backwards call function modes.
         if dispatch_modes() or (plan.asks and function_mode_is_on()):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         if function_mode_is_on():  # eager's backward, in C++, calls none
@@ -239,8 +236,7 @@ def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
     return gradients[0] if len(gradients) == 1 else tuple(gradients)
 
 
-# `FunctionMeta` makes this class (torch/autograd/function.py). It has `apply` and no `__call__`,
-# while the nodes of operators, which eager has in its place, can be called.
+# `FunctionMeta` makes this class, without a `__call__`, which nodes of operators in eager have.
 if node := getattr(Compiled, "_backward_cls", None):
     node.__call__ = _called
 
@@ -267,7 +263,6 @@ def _saved(ctx: Any, plan: _Plan) -> Sequence[torch.Tensor]:
 
 def _of_leaf(node: Any) -> bool:
     """Check that ``node`` accumulates the gradient of a leaf, or is None."""
-    # Of the nodes in a graph only `AccumulateGrad` has the attribute `variable`.
     return node is None or hasattr(node, "variable")
 
 
@@ -363,7 +358,6 @@ def _expanded_or_usual(tangent: torch.Tensor) -> Any:
     """
     strides = tangent.stride()
     steps = (step for n, step in zip(tangent.shape, strides, strict=True) if n > 1)
-    # The strides of a single element tell nothing.
     return DEFAULT_LAYOUT if tangent.numel() < 2 or any(steps) else strides
 
 

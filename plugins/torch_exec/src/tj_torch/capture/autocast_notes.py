@@ -111,6 +111,7 @@ class Casts:
         tables: Mapping[str, RuleTable[Any]],
     ) -> Casts:
         """Begin notes on ``graph``, at whose beginning ``context`` holds."""
+        # Most programs have no autocast, and notes cost time for each call.
         entered = context.cache.depth > 0 or _enters_autocast(graph)
         return cls(_registered(tables).begin() if entered else None)
 

@@ -21,6 +21,7 @@ class Constants:
 
     def of(self, wish: str, value: Any) -> Constant:
         """Constant for ``value``, one per object, with a name like ``wish``."""
+        # By identity: objects may have no hash, or an `==` of the user's.
         if id(value) not in self._found:
             name = self.namer.constant(wish)
             self._found[id(value)] = Constant(name, value, named=False)

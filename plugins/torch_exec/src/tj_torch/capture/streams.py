@@ -37,6 +37,7 @@ def refuse_streams(node: torch.fx.Node) -> None:
 def _orders_streams(node: torch.fx.Node) -> bool:
     if isinstance(node.target, OpOverload | OpOverloadPacket):
         return str(node.target).startswith("streams.")
+    # It tells the allocator which stream uses the memory, and takes effect on no value.
     if node.op == "call_method" and node.target == "record_stream":
         return True
     objects = (n.meta.get("example_value") for n in node.all_input_nodes)

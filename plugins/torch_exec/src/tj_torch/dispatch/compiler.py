@@ -172,7 +172,7 @@ class GraphCompiler:
                 fall_back_from(self.jitted, error)
                 return graph
             except (CaptureError, PassError) as error:
-                # Dynamo compiles the functions that a skipped frame calls: those of the step are left.
+                # The optimizers' shared code, compiled, would assume that the whole step is.
                 if isinstance(error, OptimizerError):
                     dynamo.leave(left_codes())
                 fall_back_from(self.jitted, error)

@@ -224,8 +224,7 @@ class Functionalized(Emitter):
         if self.last:
             raise Unsuitable("grad mode is changed between calls")
         if call.symbol.name == SETS_GRAD:
-            # The program leaves another grad mode behind: set last, it has no say in the calls
-            # here.
+            # The program leaves another grad mode behind: set last, it changes no call here.
             self.last.append(call)
             return
         if reads_data(call):

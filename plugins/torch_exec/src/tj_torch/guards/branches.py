@@ -33,6 +33,7 @@ def branch_on_values(
     def run(*values: Any) -> Any:
         if check(values):
             return function(*values)
+        # Compiled when it is first needed: most programs are called with one kind of values.
         if not other:
             other.append(make(values))
         return other[0](*values)
@@ -46,6 +47,7 @@ def branch_on_state(
     """``function`` where ``check`` holds, else ``other``; ``function`` itself without a check."""
     if check is None:
         return function
+    # Asked at each call: methods of the class may be replaced at any time.
     return lambda *args: (function if check() else other)(*args)
 
 

@@ -15,6 +15,7 @@ __all__ = ["methods_check", "own_bases"]
 
 def own_bases(kind: type) -> list[type]:
     """Classes before `torch.Tensor` in the resolution order of ``kind``, except PyTorch's."""
+    # From `torch.Tensor` on the methods are PyTorch's.
     before = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
     return [base for base in before if not is_pytorchs(base)]
 

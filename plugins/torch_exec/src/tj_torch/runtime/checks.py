@@ -26,6 +26,7 @@ def check_index(index: torch.Tensor, low: int, high: int, /) -> None:
 
     :raises IndexError: if one is not.
     """
+    # One read instead of two reductions; `aminmax` raises for a tensor without elements.
     if index.numel() == 1:
         first = last = int(index)
     elif index.numel():
@@ -50,6 +51,7 @@ def if_autograd_allows(
     """
 
     def computation(*args: Any) -> Any:
+        # "Can't detach views in-place", and `requires_grad_(False)` is for leaves alone.
         if any(args[i]._is_view() for i in detached) or not all(args[i].is_leaf for i in freed):
             return otherwise(*args)
         return run(*args)

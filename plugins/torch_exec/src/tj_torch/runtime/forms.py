@@ -52,6 +52,7 @@ def _form(keys: Any) -> Form:
         found = Form.OTHER
     else:
         found = Form.BITS if _has(keys, BITS) else Form.PLAIN
+    # Few sets of keys occur, and each question crosses into C++.
     FORMS[keys.raw_repr()] = found
     return found
 

@@ -17,6 +17,7 @@ def random_state(device: str) -> torch.Tensor:
         return torch.get_rng_state()
     if kind == "meta":
         return torch.empty(0, dtype=torch.uint8)
+    # With the index, since each device of a kind has a generator of its own.
     state: torch.Tensor = torch.get_device_module(kind).get_rng_state(device)
     return state
 

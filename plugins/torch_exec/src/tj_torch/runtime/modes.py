@@ -32,6 +32,7 @@ def function_mode_is_on() -> bool:
 def device_modes() -> list[torch.device] | None:
     """Default devices that are set; None if another ``__torch_function__`` mode is active."""
     modes = function_mode_stack()
+    # A default device changes factories alone, and is guarded; another mode may change anything.
     return [mode.device for mode in modes] if all(map(_is_device, modes)) else None
 
 
@@ -58,4 +59,5 @@ def without_function_modes() -> Iterator[None]:
 
 
 def _is_device(mode: object) -> bool:
+    # A subclass of the user's may do other things in its `__torch_function__`.
     return type(mode) is DeviceContext

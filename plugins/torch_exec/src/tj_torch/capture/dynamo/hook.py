@@ -49,6 +49,7 @@ def hooked(
         skipped = patient.begin()
         try:
             result = compiled(*args, **kwargs)
+        # Dynamo wraps what a backend raises; users expect tj's error, as without the hook.
         except exc.BackendCompilerFailed as error:
             original: BaseException = error.inner_exception
         except Exception as error:
@@ -94,6 +95,7 @@ class _Patient:
         run = types.FrameAction.DEFAULT
         as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
         reason = kept_eager(frame.f_code.co_filename)
+        # Code in `optimizer.py` asks if it is compiled, and takes other paths where it is.
         if is_shared(frame.f_code.co_filename) or below_functionalization():
             return as_it_is
         if function_mode_is_on():  # a frame after a graph break in one
@@ -136,4 +138,5 @@ def _only_own_warnings() -> Iterator[None]:
         yield
     for w in caught:
         if issubclass(w.category, TjWarning):
+            # At their own lines: Python shows a warning once for each.
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)

@@ -35,6 +35,7 @@ class Observations:
     ) -> None:
         """Note a look-up of ``name`` in ``cls``, for ``instance``."""
         known = self.lookups.get((cls, name))
+        # A look-up of data without a guard of Dynamo's asks for more than one with it.
         if known is not None and known.fixed >= fixed:
             return
         without: list[type] = []
@@ -42,6 +43,7 @@ class Observations:
             if name in vars(base):
                 lookup = Lookup(cls, name, vars(base)[name], tuple(without), fixed)
                 break
+            # An override in one of these classes would be found first.
             without.append(base)
         else:
             if _has_itself(instance, name):

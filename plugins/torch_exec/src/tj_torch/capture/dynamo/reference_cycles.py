@@ -24,6 +24,7 @@ def let_go(error: BaseException | None) -> None:
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
+        # Dynamo raises its errors from those of operators, which hold arguments, too.
         error = error.__cause__ or error.__context__
 
 
@@ -58,6 +59,7 @@ def forgotten_after_failure() -> Iterator[None]:
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
+        # Another thread may make modes of its own meanwhile, which it still needs.
         if threading.get_ident() == thread:
             made.append(weakref.ref(self))
 

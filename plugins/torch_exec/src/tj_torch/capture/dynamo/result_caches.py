@@ -43,6 +43,7 @@ def correct(stack: ExitStack) -> None:
 
     def changing(original: Callable[..., Any]) -> Callable[..., Any]:
         def check_allowed_side_effect(self: Any, item: Any) -> Any:
+            # An object of the caller's: a cached result would not change it a second time.
             if inside and item.source is not None:
                 stop(f"{inside[-1]} remembers results, and has side effects")
             return original(self, item)
@@ -56,6 +57,7 @@ def correct(stack: ExitStack) -> None:
 def _remembering(variable: Any) -> str | None:
     """Name of a user's function that caches results; None for any other."""
     wrapper = variable.wrapper_obj
+    # `functools.lru_cache` and `functools.cache` set it; other wrappers keep nothing.
     if not hasattr(wrapper, "cache_info"):
         return None
     module = getattr(wrapper, "__module__", None) or ""

@@ -34,6 +34,7 @@ def pass_over_own() -> None:
     with contextlib.suppress(MissingNameError):
         from tj_torch.torch_private.dynamo import SKIP_DIRS, _recompile_re
 
+        # Dynamo looks for these in names of files (`_recompile_re`), which generated code has, too.
         SKIP_DIRS.append(_GENERATED)
         _recompile_re()
     pass_over_package("tj_core")
@@ -78,6 +79,7 @@ def uncaptured(function: Callable[..., Any]) -> Callable[..., Any]:
             set_code_exec_strategy,
         )
     except MissingNameError:
+        # It does the same, and enters a context at each call.
         disabled: Callable[..., Any] = torch.compiler.disable(function)
         return disabled
     skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)

@@ -71,6 +71,7 @@ def leave_the_unseen(stack: ExitStack) -> None:
         def read(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
             if name in UNSEEN:
                 stop(f"Tensor.{name}: {UNSEEN[name]}")
+            # Of a tensor that the program computes, the `grad_fn` follows from its operations.
             if name in ("grad_fn", "_grad_fn") and self.source is not None and self.requires_grad:
                 stop("Tensor.grad_fn of an input: guards do not know whose result it is")
             return original(self, tx, name, *args, **kwargs)

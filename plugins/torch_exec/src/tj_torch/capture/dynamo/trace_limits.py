@@ -61,5 +61,6 @@ def check_nested(graph: torch.fx.GraphModule) -> None:
     for node in graph.graph.nodes:
         example = node.meta.get("example_value")
         if isinstance(example, torch.Tensor) and example.is_nested:
+            # A jagged dimension has a symbol of its own, which is no size of a row.
             reason = "a nested tensor has sizes that differ from row to row"
             raise UnheldError(reason, source=node_source(node))

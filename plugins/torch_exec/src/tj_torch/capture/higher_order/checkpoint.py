@@ -155,6 +155,7 @@ def _vanilla(call: BoundSymbol) -> BoundSymbol:
 
 def _with_residual(call: BoundSymbol, name: str) -> BoundSymbol:
     known = {*RESIDUAL.values(), "DONT_SAVE_FOR_BACKWARD"}
+    # A tag of the user's says more than the checkpoint around it.
     return call if known & set(call.tags) else call.replace(tags=call.tags.add(name))
 
 
@@ -205,6 +206,8 @@ class _Policy:
                 args, kwargs, out = to_torch(map_tree(fake, tree))
                 yield self.verdict(resolve(part.symbol), out, args, kwargs)
             except (CannotExpand, LookupError):
+                # As for calls without a verdict: PyTorch recomputes all that a policy does not
+                # save.
                 yield "PREFER_RECOMPUTE"
 
     def verdict(
@@ -213,6 +216,7 @@ class _Policy:
         context = SelectiveCheckpointContext(is_recompute=False)
         context.op_output = out  # attribute of PyTorch's own context from 2.13 on
         answer = self.policy(context, operator, *args, **kwargs)
+        # Policies return bools or a `CheckpointPolicy`, as `SelectiveCheckpointContext` allows.
         if isinstance(answer, bool):
             return "SAVE" if answer else "PREFER_RECOMPUTE"
         return RESIDUAL[answer.name]

@@ -65,6 +65,7 @@ def _autograd_function(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
         "dirty_idx": "dirty",
     }
     kwargs: dict[str, Any] = {new: tuple(given.pop(old, ())) for old, new in names.items()}
+    # Arguments of a later PyTorch: left out, they could change what is computed.
     if given:
         raise CaptureError(
             f"autograd.Function with {', '.join(given)}, of which tj does not know the meaning",
@@ -88,6 +89,7 @@ def _checkpoint(call: BoundSymbol) -> BoundSymbol:
     kwargs = dict(call.kwargs)
     made = graph.meta.get("_checkpoint_context_fn")
     if made is not None:
+        # Dynamo puts the function in the metadata of the operand graph, not among the arguments.
         kwargs["context_fn"] = Constant("_context_fn", made, named=False)
     symbol = Symbol("torch", "utils.checkpoint.checkpoint")
     return call.replace(symbol=symbol, kwargs=tuple(kwargs.items()))
@@ -140,6 +142,7 @@ def _places(call: BoundSymbol, program: Trace, operands: Operands) -> Iterator[i
         if isinstance(operand, Proxy) and same_metadata(p, operand):
             yield first[operand.name]
         else:
+            # The body then takes a value of its own there, such as an item of a stacked tensor.
             yield None
 
 

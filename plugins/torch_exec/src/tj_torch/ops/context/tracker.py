@@ -77,6 +77,7 @@ class ContextTracker:
         """Apply ``node`` if it changes the context; False for nodes that compute."""
         handler = self._handlers[node.target] if self.follows(node) else None
         if node.target is torch.clear_autocast_cache:
+            # The call itself stays in the program.
             self.cache = self.cache.cleared()
         if handler is None or _ordered_backends(node):
             return False
@@ -94,6 +95,7 @@ class ContextTracker:
             dtype = torch.get_autocast_dtype(str(device))
         value = dtype_name(dtype) if enabled else None  # type: ignore[arg-type]
         key = f"autocast.{device}"
+        # Autocast that is off where it was off before is no change of the context.
         if value is not None or self.current.get(key) is not None:
             self.current = self.current.with_(key, value)
 

@@ -25,6 +25,7 @@ def refused_writes(recorder: Recorder, kwargs: Mapping[str, Any]) -> str | None:
         operator = str(call.facts.symbol)
         if operator == "aten._to_copy.default" and call.kwargs.keys() == _BY_A_WRITE:
             result, written = recorder.values[call.args[0].index].dtype, call.kwargs["dtype"]
+            # "result type Float can't be cast to the desired output type Long": eager raises.
             if not torch.can_cast(result, written):
                 return f"a result of {result} is written to a tensor of {written}"
         elif operator == "aten.copy.default" and isinstance(call.args[1], Ref):  # its own

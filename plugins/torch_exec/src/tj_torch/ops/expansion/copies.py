@@ -47,6 +47,7 @@ def _without(
         args, kwargs = map_tree(lambda r: same.get(r, r), (call.args, call.kwargs), Ref)
         now = replace(call, args=args, kwargs=kwargs)
         source = _copied(now)
+        # A returned value is the caller's to write.
         if source is None or now.outputs in pinned or not _alike(values, now.outputs, source):
             kept.append(now)
         else:

@@ -112,4 +112,5 @@ def default_tangent(tensor: torch.Tensor) -> TensorProxy:
     proxy = tensor_proxy("tangent", tensor).replace(requires_grad=False, flags=())
     if private.is_dense(tensor):
         return proxy
+    # As `empty_like` for a tensor with gaps or overlaps.
     return proxy.replace(strides=row_major(proxy.shape))

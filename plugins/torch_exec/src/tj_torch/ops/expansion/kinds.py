@@ -127,7 +127,6 @@ class Kinds:
         """
         calls = (p for call in trace.calls if call.on_subclass for p in _tensors(call))
         names = dict.fromkeys(names_in((*trace.inputs, *calls)))
-        # By id: a record has functions, and two that compare equal are still two.
         yield from {id(kind): kind for kind in map(self.named, names)}.values()
 
 

@@ -62,6 +62,7 @@ def same_operators(seen: Iterable[Observed] | None, calls: Iterable[BoundSymbol]
         return False
     rest = iter(seen)
     wanted = (Observed(c.symbol.qualname, n) for c in calls if (n := _count(c.flat_args)))
+    # `in` consumes the iterator: the operators have to come in this order.
     return all(operator in rest for operator in wanted)
 
 

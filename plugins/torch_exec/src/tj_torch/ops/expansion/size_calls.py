@@ -185,6 +185,7 @@ class SizeCalls:
         value = self.compute(text)
         if constant:
             value = self._operation("sub", value, constant)
+        # Exact: the known number is a multiple of the factor, after the constant is taken off.
         return self._operation("floordiv", value, factor) if factor != 1 else value
 
     def _tree(self, tree: SizeTree) -> Any:

@@ -59,6 +59,7 @@ SymNumber: TypeAlias = "torch.SymInt | torch.SymFloat | torch.SymBool"
 def dtype_to_core(dtype: torch.dtype) -> DType:
     """Core data type for ``dtype``, from its name and its element size."""
     name = str(dtype).removeprefix("torch.")
+    # A bool takes a byte: `torch.bool.itemsize` is 1.
     return DType(name, dtype.itemsize * 8, _dtype_kind(dtype, name))
 
 
@@ -109,6 +110,7 @@ def tensor_proxy(
 
     ``dim`` converts a symbolic size.
     """
+    # "Sparse CSR tensors do not have strides", and those of other layouts say nothing.
     strided = tensor.layout is torch.strided
     return TensorProxy(
         name,
@@ -210,6 +212,7 @@ def _equal(one: State, other: State) -> bool:
     """Compare two states; unequal if comparison fails, as for arrays."""
     try:
         return bool(one == other)
+    # `==` of a context may be the user's, or return an array, which has no truth.
     except Exception:
         return False
 
