@@ -284,7 +284,7 @@ class Importer(NodeValues):
         if not is_record(node.target):
             return False
         given = self.arguments(node.args), self.arguments(node.kwargs)
-        # It would hold a tensor of this run, and be the same object in every call.
+        # A record of values that differ between calls is no constant.
         if any(isinstance(leaf, Proxy) for leaf in leaves(given)):
             return False
         args, kwargs = map_tree(lambda c: c.value, given, Constant)

@@ -40,7 +40,7 @@ def notice_lookups(stack: ExitStack, noticed: Observations) -> None:
     def of_object(original: Callable[..., Any]) -> Callable[..., Any]:
         def lookup(self: Any, *args: Any) -> object:
             name = args[-1]
-            # Found in the object then, and in no class.
+            # What the program has set itself is found in the object, and in no class.
             if not _assigned(self, name):
                 noticed.look_up(type(self.value), name, instance=self.value)
             return original(self, *args)

@@ -216,7 +216,7 @@ class _Policy:
         context = SelectiveCheckpointContext(is_recompute=False)
         context.op_output = out  # attribute of PyTorch's own context from 2.13 on
         answer = self.policy(context, operator, *args, **kwargs)
-        # Policies return bools or a `CheckpointPolicy`, as `SelectiveCheckpointContext` allows.
+        # PyTorch takes a bool for a `CheckpointPolicy`, too (`_policy_from_bool`).
         if isinstance(answer, bool):
             return "SAVE" if answer else "PREFER_RECOMPUTE"
         return RESIDUAL[answer.name]

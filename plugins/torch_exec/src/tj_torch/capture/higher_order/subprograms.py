@@ -142,7 +142,6 @@ def _places(call: BoundSymbol, program: Trace, operands: Operands) -> Iterator[i
         if isinstance(operand, Proxy) and same_metadata(p, operand):
             yield first[operand.name]
         else:
-            # The body then takes a value of its own there, such as an item of a stacked tensor.
             yield None
 
 
