@@ -204,7 +204,7 @@ def _unescaped(template: str) -> str:
 
 
 def _namespace(place: int, kernel: Waiting) -> str:
-    # Inductor declares it `extern "C"`: two of one name in one file do not link.
+    # Inductor declares it `extern "C"`: two of one name in one file do not compile.
     source, count = ENTRY.subn("static void kernel(", INCLUDE.sub("", kernel.source))
     if count != 1:
         raise ValueError(f"a kernel has {count} entries, not one")

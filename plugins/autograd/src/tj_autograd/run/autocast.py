@@ -22,7 +22,7 @@ def _casts(call: BoundSymbol, ambient: Context, expand: RuleTable[Expand]) -> bo
     if call.symbol.variant and call.body is not None:  # the formula of a call that stayed whole
         return casts(call.body.calls, ambient, expand)
     ambient = ambient.over(call.context)
-    # The call itself says what it runs under: `backward()` has no say.
+    # The autocast around `backward()` is what the call runs under anyway.
     if call.context == ambient:
         return False
     rule = expand.of(call)

@@ -58,7 +58,7 @@ class Entries(Generic[R]):
 
     def dead(self, entry: Entry, *, evicted: bool = False) -> None:
         """Drop ``entry``: an object that it depends on is gone, or it is evicted."""
-        # An object that several entries depend on, or one entry twice, is freed once.
+        # Dead already: of several objects that it depends on, each calls this once it is freed.
         if entry not in self._by_entry:
             return
         self._forget(entry)
