@@ -34,7 +34,7 @@ from tj_core.extend import (
 from tj_torch.extend import CROSSING, is_wrapper_class, may_write, resolve
 from tj_torch.internal import WITH_STRIDES, WITH_VALUE
 
-from tj_subclass.expansion.calls import FLATTEN, UNFLATTEN
+from tj_subclass.expansion.flattening import FLATTEN, UNFLATTEN
 
 __all__ = ["lower_subclasses"]
 

@@ -45,7 +45,7 @@ from tj_torch.internal import (
     without_dispatch_modes,
 )
 
-from tj_subclass.expansion.calls import symbols_of_layout
+from tj_subclass.expansion.flattening import symbols_of_layout
 from tj_subclass.expansion.levels import Event, live_events, refs_in
 from tj_subclass.expansion.run import Called, Parts, WrappedRun, shared
 

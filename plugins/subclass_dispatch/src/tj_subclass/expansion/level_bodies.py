@@ -23,7 +23,7 @@ from tj_core.extend import (
 from tj_torch.extend import storage_id
 from tj_torch.internal import BodyBuilder, CannotExpand, Ref
 
-from tj_subclass.expansion.calls import flatten_call, symbols_of_layout, unflatten_call
+from tj_subclass.expansion.flattening import flatten_call, symbols_of_layout, unflatten_call
 from tj_subclass.expansion.levels import Event, Value, Whole, Wrapped, live_events, refs_in
 
 __all__ = ["LevelBuilder"]

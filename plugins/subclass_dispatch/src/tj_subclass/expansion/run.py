@@ -66,7 +66,7 @@ from tj_torch.internal import (
     versioned,
 )
 
-from tj_subclass.expansion.calls import (
+from tj_subclass.expansion.flattening import (
     dense_proxies,
     flatten_call,
     layout_of,

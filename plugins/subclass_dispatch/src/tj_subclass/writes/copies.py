@@ -25,7 +25,7 @@ from tj_core.extend import (
 )
 from tj_torch.extend import Unsuitable
 
-from tj_subclass.expansion.calls import FLATTEN, UNFLATTEN, dense_proxies, same_but_strides
+from tj_subclass.expansion.flattening import FLATTEN, UNFLATTEN, dense_proxies, same_but_strides
 
 __all__ = ["check_copy", "is_laid_out"]
 

@@ -25,7 +25,7 @@ from tj_core.extend import (
 from tj_torch.extend import Unsuitable
 from tj_torch.internal import Objects, reads_data
 
-from tj_subclass.expansion.calls import FLATTEN, UNFLATTEN, dense_proxies
+from tj_subclass.expansion.flattening import FLATTEN, UNFLATTEN, dense_proxies
 
 __all__ = ["check_held"]
 

@@ -18,6 +18,7 @@ import torch
 
 from tj_torch.capture.dynamo.patches import (
     has,
+    is_pytorchs,
     replace,
     replace_instruction,
     stop,
@@ -219,7 +220,9 @@ def context_variables(stack: ExitStack) -> None:
     def known(original: Callable[..., Any]) -> Callable[..., Any]:
         def _get_value(self: Any, tx: Any, has_default: bool, *default: Any) -> Any:
             missing = object()
-            if not has_default and self.cv_obj.get(missing) is missing:
+            # PyTorch's settings are such variables, too (2.14: each collective reads one).
+            asked = not has_default and not is_pytorchs(tx.f_code)
+            if asked and self.cv_obj.get(missing) is missing:
                 stop(f"the context variable {self.cv_obj.name} has no value")
             return original(self, tx, has_default, *default)
 
