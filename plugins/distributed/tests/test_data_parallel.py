@@ -24,7 +24,7 @@ NAMES = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_training(name: str, ranks: Ranks) -> None:
     for found in ranks.run(FILE, "run", name):

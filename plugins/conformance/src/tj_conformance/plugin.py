@@ -62,6 +62,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace, session: Session) -> int:
+    import importlib.util
     import runpy
     import sys
 
@@ -77,7 +78,12 @@ def _run(arguments: argparse.Namespace, session: Session) -> int:
         return main(arguments.arguments, functools.partial(subject, session=session))
     sys.argv = [usage(module), *arguments.arguments]
     try:
-        runpy.run_module(module, run_name="__main__")
+        # The file, not the module by name: pytest, which rewrites the assertions of packages with
+        # a pytest plugin, has a loader that `runpy.run_module` cannot use.
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        runpy.run_path(spec.origin, run_name="__main__")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("tj_"):
             raise

@@ -109,7 +109,7 @@ NO_FAULT = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_probe_finds_that_a_feature_has_no_effect(
     name: str, monkeypatch: pytest.MonkeyPatch

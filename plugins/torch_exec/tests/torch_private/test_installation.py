@@ -156,6 +156,7 @@ def test_the_list_of_plugins_imports_no_pytorch() -> None:
     assert states["torch"]["state"] == "loaded"
 
 
+@pytest.mark.slow
 def test_doctor_lists_features(capsys: pytest.CaptureFixture[str]) -> None:
     from tj_core.cli.main import main
 
@@ -165,6 +166,7 @@ def test_doctor_lists_features(capsys: pytest.CaptureFixture[str]) -> None:
     assert "str(KeyError('x')) has" in shown
 
 
+@pytest.mark.slow
 def test_doctor_finds_a_missing_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,6 +182,7 @@ def test_doctor_finds_a_missing_name(
     assert "members of classes" not in shown
 
 
+@pytest.mark.slow
 def test_doctor_lists_names(capsys: pytest.CaptureFixture[str]) -> None:
     from tj_core.cli.main import main
 
