@@ -11,7 +11,7 @@ from tj_distributed import names
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Members", "finish", "members"]
+__all__ = ["Members", "finish", "group_of"]
 
 
 class Members:
@@ -45,10 +45,9 @@ def finish(tensor: torch.Tensor) -> None:
     names.WAIT(tensor)
 
 
-def members(name: str) -> tuple[Any, Members]:
-    """The process group called ``name`` in captured programs, and its members.
+def group_of(name: str) -> Any:
+    """The process group called ``name`` in captured programs.
 
     :raises ValueError: if there is none, as after ``destroy_process_group``.
     """
-    group = names.resolve_group(name)
-    return group, Members(group, "tj")
+    return names.resolve_group(name)

@@ -95,7 +95,7 @@ class Agreement:
         :raises RanksDisagreeError: if a rank starts another sequence.
         :raises TjError: if a rank does not say anything until the group's timeout.
         """
-        key = digest(found)
+        key = digest(found)  # kept by sequence: this runs in each call
         with self._lock:
             self.runs += 1
             run, new = self.runs, key not in self._said
@@ -231,24 +231,28 @@ class Agreement:
             try:
                 word = self._later.get(timeout=_IDLE if open_runs else None)
             except queue.Empty:
-                pass
+                word = None
             else:
                 if word is None:
                     return
-                self._say(*word)
                 open_runs[word[0]] = word[1], self._others()
                 open_runs.pop(word[0] - _KEPT, None)
-                if not self._later.empty():
-                    continue
             try:
-                for run, (key, ranks) in list(open_runs.items()):
-                    left = self._compared(run, key, ranks)
-                    open_runs[run] = key, left
-                    if not left:
-                        del open_runs[run]
+                if word is not None:
+                    self._say(*word)
+                if self._later.empty():
+                    self._compare_open(open_runs)
             except Exception as error:  # the store is gone, as at the end of a process
                 log.debug("group %s: %s", self.name, error)
                 return
+
+    def _compare_open(self, open_runs: dict[int, tuple[str, list[int]]]) -> None:
+        """Compare runs with the ranks that have not been compared; forget those that are done."""
+        for run, (key, ranks) in list(open_runs.items()):
+            left = self._compared(run, key, ranks)
+            open_runs[run] = key, left
+            if not left:
+                del open_runs[run]
 
 
 def _listed(rank: int, found: tuple[Collective, ...], place: int) -> str:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import torch
 
     from tj_distributed.options import Options
-    from tj_distributed.sequence import Collective
 
 __all__ = ["BEGIN", "NAMESPACE", "WAIT", "Groups", "dialect"]
 
@@ -33,30 +32,22 @@ class Groups:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[weakref.ref[Any], Agreement]] = {}
-        self._parsed: dict[str, tuple[Collective, ...]] = {}
         self._lock = threading.Lock()
 
     def agreement(self, name: str, options: Options) -> Agreement:
         """The agreement of the group called ``name``; a new one for a new group of that name."""
-        from tj_distributed.adapter import members  # imports torch.distributed
+        from tj_distributed.adapter import Members, group_of  # imports torch.distributed
 
-        group, ranks = members(name)
+        group = group_of(name)
         with self._lock:
             known = self._found.get(name)
             if known is not None and known[0]() is group:
                 return known[1]
             if known is not None:
                 known[1].close()
-            made = Agreement(name, ranks, options)
+            made = Agreement(name, Members(group, "tj"), options)
             self._found[name] = weakref.ref(group), made
             return made
-
-    def parsed(self, text: str) -> tuple[Collective, ...]:
-        """The sequence in a program's text."""
-        found = self._parsed.get(text)
-        if found is None:
-            found = self._parsed[text] = from_text(text)
-        return found
 
     def runs(self) -> int:
         """Number of programs begun in all groups."""
@@ -83,7 +74,7 @@ def dialect(options: Options) -> Dialect:
     """The dialect of ``begin(group, sequence)`` and ``wait(tensor)``, which return nothing."""
 
     def begin(group: str, text: str) -> None:
-        GROUPS.agreement(group, options).begin(GROUPS.parsed(text))
+        GROUPS.agreement(group, options).begin(from_text(text))
 
     def wait(tensor: torch.Tensor) -> None:
         from tj_distributed.waits import wait_for  # as `agreement` does

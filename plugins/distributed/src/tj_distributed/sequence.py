@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable
@@ -134,6 +135,7 @@ def _product(shape: Iterable[Any]) -> int:
     return found
 
 
+@functools.lru_cache(maxsize=1024)
 def digest(found: tuple[Collective, ...]) -> str:
     """Hash of a sequence; ranks with equal ones agree."""
     facts = [(*c._replace(group=""),) for c in found]
@@ -153,6 +155,7 @@ def to_text(found: tuple[Collective, ...]) -> str:
     return json.dumps(found)
 
 
+@functools.lru_cache(maxsize=1024)
 def from_text(text: str) -> tuple[Collective, ...]:
     """Sequence in ``text``, which `to_text` has made."""
     return tuple(
