@@ -22,6 +22,7 @@ from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.reexpand import reexpand
 from tj_core.edit.subprograms import joined_effects, summed_effects, with_programs
 from tj_core.errors import add_note
+from tj_core.host.commands import OWN_COMMANDS
 from tj_core.host.jitted import Fragment, jitted_of
 from tj_core.ir.effects import NO_EFFECTS
 from tj_core.ir.proxy import size_expressions, size_hints
@@ -45,6 +46,7 @@ __all__ = [
     "NEW_VALUE_OF",
     "NO_EFFECTS",
     "OPTIONAL_FUNCTION",
+    "OWN_COMMANDS",
     "PAGES",
     "STATE",
     "CompiledProgram",

@@ -20,6 +20,7 @@ from tj_core.cli.plugins import add_plugins
 from tj_core.cli.programs import add_explain, add_trace
 from tj_core.errors import PluginConflictError, TjError, did_you_mean
 from tj_core.host.activation import reported
+from tj_core.host.commands import OWN_COMMANDS
 from tj_core.host.config import REST, load_config
 from tj_core.host.discovery import core_version
 from tj_core.host.options import Value
@@ -54,7 +55,7 @@ def _run(argv: list[str]) -> int:
             _add_plugin_commands(known, commands)
     elif rest[0].startswith("-"):
         _check_option(rest[0], parser)
-    elif rest[0] not in _OWN:
+    elif rest[0] not in OWN_COMMANDS:
         _add_plugin_commands(known, commands)
         _check_command(rest[0], commands)
     args, unknown = parser.parse_known_args(rest, known)
@@ -133,8 +134,6 @@ def _add_config(commands: Any) -> None:
     parser.set_defaults(run=_config)
 
 
-_OWN = frozenset({"plugins", "config", "trace", "explain", "doctor", "cache"})
-
 # ------------------------------------------------------------------------------- listing
 
 
@@ -211,7 +210,7 @@ def _resolved(args: argparse.Namespace) -> Config:
 def _add_plugin_commands(args: argparse.Namespace, commands: Any) -> None:
     manager = PluginManager(_resolved(args))
     for plugin, command in manager.cli_commands():
-        if command.name in _OWN:
+        if command.name in OWN_COMMANDS:
             raise PluginConflictError(
                 f"{manager.identity(plugin)} registers the command {command.name!r}, "
                 "which is tj's own"

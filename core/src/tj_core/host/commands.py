@@ -11,7 +11,7 @@ from tj_core.contract.fields import FUNCTION, NAME, check_fields
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CliCommand"]
+__all__ = ["OWN_COMMANDS", "CliCommand"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +29,7 @@ class CliCommand:
 
     def __post_init__(self) -> None:
         check_fields(self, name=NAME, configure=FUNCTION, run=FUNCTION)
+
+
+OWN_COMMANDS = frozenset({"cache", "config", "doctor", "explain", "plugins", "trace"})
+"""The core's own commands; a plugin's have other names."""

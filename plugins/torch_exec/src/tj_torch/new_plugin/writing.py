@@ -19,6 +19,7 @@ from pathlib import Path
 from string import Template
 
 from tj_core.extend import TjError
+from tj_core.internal import OWN_COMMANDS
 
 __all__ = ["KINDS", "Kind", "write_plugin"]
 
@@ -61,10 +62,6 @@ TAGS = ("executor", "transform")
 """The kinds with a tag."""
 
 
-COMMANDS = frozenset({"cache", "config", "doctor", "explain", "plugins", "trace"})
-"""The commands of tj-core; a plugin's command has the plugin's name."""
-
-
 def write_plugin(name: str, kind: str, into: Path, taken: Collection[str] = ()) -> Path:
     """Write the package of the plugin ``name`` to a new folder in ``into``; return the folder.
 
@@ -94,7 +91,7 @@ def _check_name(name: str, taken: Collection[str]) -> None:
         meant = re.sub(r"[\W_]+", "_", name.removeprefix("tj-").lower()).strip("_")[:LONGEST]
         hint = f"such as {meant!r}" if meant and meant[0].isalpha() else "such as 'acme'"
         raise TjError(f"{name!r} is no name of a plugin: {wanted}, {LONGEST} at most", hint=hint)
-    if keyword.iskeyword(name) or name in COMMANDS or name in taken:
+    if keyword.iskeyword(name) or name in OWN_COMMANDS or name in taken:
         raise TjError(f"a plugin cannot be called {name!r}, which means something else to tj")
     if name in {entry.name for entry in entry_points(group="tj")}:
         raise TjError(
