@@ -80,10 +80,10 @@ def test_the_reference_is_what_the_code_says() -> None:
 
 def test_the_reference_has_every_command_and_plugin_with_options() -> None:
     pytest.importorskip("torch")
-    from tj_core.cli.main import _OWN
+    from tj_core.internal import OWN_COMMANDS
 
     page = (ROOT / "docs" / "reference.md").read_text("utf-8")
-    assert [name for name in _OWN if f"\n### `tj {name}`\n" not in page] == []
+    assert [name for name in OWN_COMMANDS if f"\n### `tj {name}`\n" not in page] == []
     options = re.findall(r"^### `\[tool\.(tj[\w.]*)\]`$", page, re.MULTILINE)
     declared = [
         f"tj.{file.parent.name.removeprefix('tj_')}"
