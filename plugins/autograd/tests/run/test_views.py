@@ -40,7 +40,15 @@ def expanded(x: torch.Tensor, w: torch.Tensor) -> Any:
     return (x * w[0]).expand(2, 4, 4), x[0].detach()
 
 
+def after_itself_unused(x: torch.Tensor, w: torch.Tensor) -> Any:
+    x.add_(w)
+    y = x * 2
+    x.contiguous()  # the program between two nodes of autograd makes nothing
+    return y[:1]
+
+
 PROGRAMS = [
+    after_itself_unused,
     of_an_intermediate,
     of_another_output,
     of_one_intermediate,

@@ -462,7 +462,7 @@ def _generated(
         if isinstance(plan, Views):
             returned = _names(plan.outputs)
             made = bound(f"_views_{k}", plan.program)
-            lines.append(f"    {returned} = {made}({_names(plan.inputs)})")
+            lines.append(f"    {returned and f'{returned}= '}{made}({_names(plan.inputs)})")
             lines.append(f"    {call}.inputs += ({returned})")
             continue
         returned = _names(plan.variants.outputs)
