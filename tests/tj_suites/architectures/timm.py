@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
+
 from tj_suites.architectures.architecture import Architecture, of_network
 from tj_suites.packages import Network, module, pictures
 
@@ -37,6 +39,14 @@ the sign of a difference decides that may be rounding.
 """
 
 
+of_smooth = functools.partial(of_stages, act_layer=torch.nn.SiLU)
+"""A network of stages whose rectifiers are smooth.
+
+Of many thousand arguments of a rectifier some are within rounding of its kinks, where the gradient
+jumps: there one element's gradient is all of the tangent or none, in eager as in a region.
+"""
+
+
 TIMM: tuple[Architecture, ...] = (
     of_timm("vit_tiny_patch16_224", **PATCHES),
     of_timm("deit_tiny_distilled_patch16_224", **PATCHES),
@@ -60,8 +70,9 @@ TIMM: tuple[Architecture, ...] = (
     of_timm("test_mambaout"),
     of_timm("resnet10t"),
     of_timm("edgenext_xx_small"),
-    *map(of_stages, ("mobilenetv1_100", "mobilenetv2_050", "mobilenetv3_small_050")),
-    *map(of_stages, ("mobilenetv4_conv_small", "mnasnet_small", "lcnet_050", "tinynet_e")),
+    *map(of_smooth, ("mobilenetv1_100", "mobilenetv2_050", "mobilenetv4_conv_small")),
+    *map(of_smooth, ("mnasnet_small",)),
+    *map(of_stages, ("mobilenetv3_small_050", "lcnet_050", "tinynet_e")),
     *map(of_stages, ("ghostnet_050", "semnasnet_075", "hardcorenas_a", "spnasnet_100")),
     *map(of_stages, ("skresnet18", "seresnet18", "regnetx_002", "regnety_002")),
     *map(of_stages, ("densenet121", "dla46_c", "repvgg_a0", "mobileone_s0")),
