@@ -15,11 +15,12 @@ import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tj_core.disk_locks import making
 from tj_core.errors import TjWarning
 
 __all__ = [
@@ -214,6 +215,26 @@ class Entries:
             replace_file(path, text)
         except OSError as error:
             self.warn(f"{path} cannot be written", error)
+
+    @contextlib.contextmanager
+    def making(self, keys: Iterable[str]) -> Iterator[None]:
+        """Hold the locks of those of ``keys`` that have no entry; look for entries inside.
+
+        Other processes that need the same entries wait meanwhile: see `tj_core.disk_locks`. All
+        take the locks in one order, so that none waits for one that waits for it.
+        """
+        with contextlib.ExitStack() as held:
+            for path in sorted({self.path(key) for key in keys}):
+                if not path.exists() and self._can_lock():
+                    held.enter_context(making(path))
+            yield
+
+    def _can_lock(self) -> bool:
+        try:
+            own_folder(self.folder)
+        except OSError:  # `get` or `put` says it
+            return False
+        return True
 
     def make_room(self) -> None:
         """Remove the least recently used entries until there is room for one more."""

@@ -146,6 +146,25 @@ def test_a_difference_is_found_while_no_one_waits() -> None:
             rank.check()
 
 
+def test_why_a_program_was_compiled_again_is_told() -> None:
+    """Of the latest program with a sequence, on each rank that has compiled one again."""
+    one, two = pair()
+    two_sums = (SUM, SUM)
+    assert together(lambda: one.begin((SUM,)), lambda: two.begin((SUM,))) == [None, None]
+    for reason in ("x was 1, is 2", "x was 2, is 3"):
+        calls = lambda: one.begin(two_sums), lambda r=reason: two.begin(two_sums, r)
+        assert together(*calls) == [None, None]
+    one.begin((SUM,))
+    two.begin(two_sums, "x was 2, is 3")
+    deadline = time.monotonic() + 5
+    while not (one.failure and two.failure) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for rank in (one, two):
+        assert rank.failure is not None
+        assert "  rank 0:\n" in rank.failure
+        assert "  rank 1, compiled again because x was 2, is 3:\n" in rank.failure
+
+
 def test_old_words_leave_the_store() -> None:
     one, two = pair(agree="run")
     for _ in range(80):

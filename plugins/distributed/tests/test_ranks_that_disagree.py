@@ -27,6 +27,9 @@ def test_all_ranks_raise(name: str, ranks: Ranks) -> None:
         assert text.count("all_reduce(") >= 3
         assert "disagreeing.py:" in text
         assert seconds < 20, "an error, not a timeout; compilation included"
+        again = "rank 1, compiled again because flag was False, is True:" in text
+        assert again is (name == "one_more")
+        assert "rank 0:" in text
 
 
 @pytest.mark.parametrize("agree", ["compile", "run"])

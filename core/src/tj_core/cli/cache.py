@@ -123,6 +123,6 @@ def _kinds(folder: Path) -> Iterator[tuple[str, list[Path]]]:
             files = [p for p in sorted((folder / kind).rglob("*")) if p.is_file() and p.name != TAG]
         else:
             found = sorted((folder / kind).glob("*"))
-            files = [p for p in found if p.suffix in (".json", ".new")]
+            files = [p for p in found if p.suffix in (".json", ".lock", ".new")]
         if files:
             yield kind, files

@@ -28,6 +28,9 @@ class PassContext:
     ``earlier`` are the traces of the passes before, the acquired one first; ``produced`` the stages
     that a transform of this pipeline produces. ``strict`` is the config's.
     ``states`` are the states of claims for calls of the program: see `Claim`.
+    ``reason`` says why the program is compiled, as an earlier one does not answer the call: the
+    guard that failed, in words; empty for the first. Finished programs on disk are found for any
+    reason, so only transforms after CLAIMED may make something of it.
 
     The context has no state: a transform says by what it returns what becomes of the program, an
     edited trace or the `Outcome` that one of the methods below makes.
@@ -43,6 +46,7 @@ class PassContext:
     produced: frozenset[Stage] = frozenset()
     strict: bool = False
     states: States = field(default_factory=dict, compare=False)
+    reason: str = ""
 
     def decline(self, answer: Decline) -> Outcome:
         """The outcome that declines the program.

@@ -125,22 +125,23 @@ def compiled(
 ) -> None:
     """Let ``owner`` compile the regions of ``kernels``, or restore them from ``kept``.
 
-    Compiled regions are then added to ``kept``.
+    Compiled regions are then added to ``kept``; of several processes one compiles each.
     """
     fusion = owner.fusion
     assert fusion is not None
     made: list[tuple[RegionKernel, FusionRegion, Fused | Decline, bool]] = []
-    with (fusion.together or contextlib.nullcontext)():
-        for kernel in kernels:
-            region = replace(kernel.region, first_run=kernel.first_run)
-            made.append((kernel, region, *_made(owner, fusion, region, kept)))
-    for kernel, region, fused, known in made:
-        if isinstance(fused, Decline):
-            kernel.leave(fused.reason)
-            continue
-        kernel.use(fused, known)
-        if kept is not None and not known:
-            kept.keep(owner, region, fused)
+    regions = [replace(k.region, first_run=k.first_run) for k in kernels]
+    with kept.making(owner, regions) if kept is not None else contextlib.nullcontext():
+        with (fusion.together or contextlib.nullcontext)():
+            for kernel, region in zip(kernels, regions, strict=True):
+                made.append((kernel, region, *_made(owner, fusion, region, kept)))
+        for kernel, region, fused, known in made:
+            if isinstance(fused, Decline):
+                kernel.leave(fused.reason)
+                continue
+            kernel.use(fused, known)
+            if kept is not None and not known:
+                kept.keep(owner, region, fused)
 
 
 def _made(

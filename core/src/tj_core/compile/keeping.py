@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,10 @@ class Keeping:
             self.kept.lose(self.key, error)
             return None
         return found, outcomes
+
+    def making(self) -> contextlib.AbstractContextManager[None]:
+        """While the program is looked for and, if it is not there, made: by one process alone."""
+        return self.kept.entries.making([self.key])
 
     def note(self, ranked: Ranked, said: Outcome) -> None:
         """Note the payloads of a transform that does not run if the program is found on disk."""

@@ -6,6 +6,7 @@ it (`Fusion.restore`), and names everything else that it depends on (`Fusion.fin
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,6 +61,13 @@ class KeptRegions:
         if key is not None:
             title = f"{owner.name}.{region.name}, {len(region.body.calls)} calls"
             self.entries.put(key, fused.kept, title)
+
+    def making(
+        self, owner: Executor, regions: Iterable[FusionRegion]
+    ) -> contextlib.AbstractContextManager[None]:
+        """While those of ``regions`` that are not there are compiled, by this process alone."""
+        keys = (self.key(owner, region) for region in regions)
+        return self.entries.making(key for key in keys if key is not None)
 
     def key(self, owner: Executor, region: FusionRegion) -> str | None:
         """A text of everything that the compiled region depends on; None if unknown."""

@@ -88,22 +88,29 @@ class Pipeline:
 
     @collecting_less()
     def compile(
-        self, acquired: Trace, *, boxed: bool = False, sizes: ProgramSizes | None = None
+        self,
+        acquired: Trace,
+        *,
+        boxed: bool = False,
+        sizes: ProgramSizes | None = None,
+        reason: str = "",
     ) -> Compilation:
-        """Compile ``acquired``, whose symbolic sizes are ``sizes``.
+        """Compile ``acquired``, whose symbolic sizes are ``sizes``; ``reason``: see `PassContext`.
 
         :raises PassError: for a failure of a pass of tj's own, unless in strict mode.
         :raises TjError: for a failure of a plugin's pass, with the transform's name.
         """
         with self.progress.showing(acquired.name, self.passes):
-            return self._compile(acquired, boxed, sizes)
+            return self._compile(acquired, boxed, sizes, reason)
 
-    def _compile(self, acquired: Trace, boxed: bool, sizes: ProgramSizes | None) -> Compilation:
+    def _compile(
+        self, acquired: Trace, boxed: bool, sizes: ProgramSizes | None, reason: str
+    ) -> Compilation:
         self.notice(acquired)
         pipeline: Pipeline = self
         declined: list[tuple[str, Decline]] = []
         while True:
-            run = _Run.of(pipeline, acquired, {Stage.ACQUIRED}, sizes)
+            run = _Run.of(pipeline, acquired, {Stage.ACQUIRED}, sizes, reason=reason)
             with pipeline.own("acquire"):
                 run.steps.check(acquired)
             run.through(Stage.ACQUIRED)
@@ -176,6 +183,7 @@ class _Run:
     recall: Recall
     late: LatePrograms = field(init=False)
     sizes: ProgramSizes | None = None
+    reason: str = ""
     states: States = field(default_factory=dict)
     said: list[Outcome] = field(default_factory=list)
     declined: tuple[Ranked, Decline] | None = None
@@ -188,13 +196,14 @@ class _Run:
         reached: set[Stage],
         sizes: ProgramSizes | None,
         chosen: Mapping[str, Choice] = MappingProxyType({}),
+        reason: str = "",
     ) -> _Run:
         """A run for ``trace``, which is at the stages ``reached`` and has inputs ``chosen``."""
         p = pipeline
         steps = Steps([trace], reached, p.expand, p.tags, p.check, p.strict, begin=p.progress.step)
         compiler = p.regions or FusedRegions(p.tags, p.strict)
         claimed = ClaimedProgram(steps, p.executors, p.tables, compiler, not p.dce, chosen)
-        return cls(p, steps, claimed, Recall(steps), sizes=sizes)
+        return cls(p, steps, claimed, Recall(steps), sizes=sizes, reason=reason)
 
     def __post_init__(self) -> None:
         def fallback(trace: Trace) -> Compilation:
@@ -218,10 +227,11 @@ class _Run:
         if self.declined is None and not self.found():
             known = len(self.steps.traces)
             later = max(first, Stage.FUNCTIONAL)
-            self.transforms(stage for stage in Stage if later <= stage < Stage.CLAIMED)
-            if self.declined is None:
-                self.give_owners()
-                self.recall.keep(self.claimed.fused, known, self.claimed.claims)
+            with self.recall.making:
+                self.transforms(stage for stage in Stage if later <= stage < Stage.CLAIMED)
+                if self.declined is None:
+                    self.give_owners()
+                    self.recall.keep(self.claimed.fused, known, self.claimed.claims)
         self.transforms([Stage.CLAIMED])
 
     def transforms(self, stages: Iterable[Stage]) -> None:
@@ -276,6 +286,7 @@ class _Run:
             frozenset(stage for stage in stages if stage is not None),
             p.strict,
             self.states,
+            self.reason,
         )
 
     def track(self) -> tuple[Sequence[Trace], Sequence[ClaimRecord]]:
@@ -364,7 +375,7 @@ class _Run:
         The second result is the strides that the program takes as they come.
         """
         reached = {*self.steps.reached} - {Stage.CLAIMED}
-        run = _Run.of(self.pipeline, trace, reached, self.sizes, come)
+        run = _Run.of(self.pipeline, trace, reached, self.sizes, come, self.reason)
         run.states = self.states
         if self.recall.entry is not None and self.assembly is not None:
             mine = self.assembly.others.get(name) is trace
@@ -400,7 +411,7 @@ class _Recompiler:
     def _of(self, pipeline: Pipeline, trace: Trace) -> Compilation:
         with pipeline.lock:
             try:
-                return pipeline.compile(trace, sizes=self.run.sizes)
+                return pipeline.compile(trace, sizes=self.run.sizes, reason=self.run.reason)
             except PassError as error:
                 warn_of(error)
                 return pipeline.fallback(trace)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tj_core.compile.compilation import Later
@@ -29,12 +30,14 @@ class Recall:
 
     ``entry`` is None where nothing is kept, or before it was looked for. ``hidden`` is for a
     program found: the index of its intermediate traces among those of ``steps``, and a function
-    that reads them.
+    that reads them. ``making`` holds the lock of the entry from `find` to `keep`; whoever runs the
+    passes between closes it if they fail.
     """
 
     steps: Steps
     entry: Keeping | None = None
     hidden: tuple[int, Callable[[], Shown]] | None = None
+    making: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def find(
         self, transforms: Sequence[Ranked], context: Callable[[Ranked], PassContext]
@@ -43,9 +46,15 @@ class Recall:
         if self.entry is None:
             return None
         start = time.perf_counter()
-        kept = self.entry.find(transforms, context)
+        self.making.enter_context(self.entry.making())
+        try:
+            kept = self.entry.find(transforms, context)
+        except BaseException:
+            self.making.close()
+            raise
         self.steps.spend("look for the program", start)
         if kept is not None:
+            self.making.close()
             found, _ = kept
             self.hidden = len(self.steps.traces), found.shown
             self.steps.reached |= found.reached
@@ -63,6 +72,7 @@ class Recall:
         start = time.perf_counter()
         shown = Shown(tuple(self.steps.traces[known:-1]), claims)
         self.entry.keep(fused or FusedTrace(self.steps.latest), self.steps.reached, shown)
+        self.making.close()
         self.steps.spend("keep the program", start)
 
     def track(

@@ -230,7 +230,8 @@ class Jitted:
 
     It travels inside the compiled object, never in thread state. ``lock`` is held while compiling.
     ``arguments`` are those of `tj.jit`, and ``again`` jits another object in the same way.
-    ``original`` returns the callable that runs the program without tj.
+    ``original`` returns the callable that runs the program without tj. ``reason`` says why the
+    program that is being compiled is: see `Entry`.
     """
 
     def __init__(
@@ -253,6 +254,7 @@ class Jitted:
         self.options = options
         self.entries: list[Entry] = []
         self.last: Entry | None = None
+        self.reason = ""
         self.lock = threading.RLock()
         self.refresh: Callable[[], None] = lambda: None
         self.original: Callable[[], Callable[..., Any]] = lambda: fn
@@ -281,7 +283,8 @@ class Jitted:
 
         ``sizes`` are the symbolic sizes of the program.
         """
-        compilation = self.pipeline.compile(acquired, boxed=boxed, sizes=sizes)
+        reason = self.reason
+        compilation = self.pipeline.compile(acquired, boxed=boxed, sizes=sizes, reason=reason)
         self.stats.add(compilation.seconds, compilation.counts)
         return compilation
 

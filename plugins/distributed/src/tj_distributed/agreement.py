@@ -6,7 +6,8 @@ about to run, under the number of the run: a store is no collective, and a rank 
 compile does not hang on one that has.
 
 Keys, below the prefix ``tj``: ``run/<number>/<rank>`` is the hash of a sequence,
-``sequence/<hash>`` its text, ``failed`` what one rank has found.
+``sequence/<hash>`` its text, ``reason/<hash>/<rank>`` why the rank has compiled the program again,
+``failed`` what one rank has found.
 """
 
 from __future__ import annotations
@@ -82,15 +83,16 @@ class Agreement:
         self.options = options
         self.failure: str | None = None
         self.runs = 0
-        self._said: set[str] = set()
+        self._said: dict[str, str] = {}
         self._later: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def begin(self, found: tuple[Collective, ...]) -> None:
+    def begin(self, found: tuple[Collective, ...], reason: str = "") -> None:
         """Say that a program with these collectives starts; see that the others' start the same.
 
         The first run of a sequence waits for the others, later ones if the option says so.
+        ``reason``: the guard of an earlier program that failed, for a program compiled again.
 
         :raises RanksDisagreeError: if a rank starts another sequence.
         :raises TjError: if a rank does not say anything until the group's timeout.
@@ -98,9 +100,12 @@ class Agreement:
         key = digest(found)  # kept by sequence: this runs in each call
         with self._lock:
             self.runs += 1
-            run, new = self.runs, key not in self._said
-            self._said.add(key)
+            run, before = self.runs, self._said.get(key)
+            self._said[key] = reason
+        new = before is None
         self.check()
+        if reason != (before or ""):
+            self.members.set(f"reason/{key}/{self.members.rank}", reason)
         if new:
             self.members.set(f"sequence/{key}", to_text(found))
         if new or self.options.agree == "run":
@@ -208,13 +213,19 @@ class Agreement:
         place = first_difference(ours, other)
         if place is None:
             return
-        mine = (self.members.rank, ours)
-        (low, first), (high, second) = sorted([mine, (rank, other)])
+        mine = (self.members.rank, key, ours)
+        (low, one, first), (high, two, second) = sorted([mine, (rank, theirs, other)])
         self.failure = (
             f"group {self.name}: ranks {low} and {high} run different collectives (run {run}, "
-            f"collective {place + 1})\n{_listed(low, first, place)}\n{_listed(high, second, place)}"
+            f"collective {place + 1})\n{_listed(low, self._reason(one, low), first, place)}\n"
+            f"{_listed(high, self._reason(two, high), second, place)}"
         )
         self.members.set("failed", self.failure)
+
+    def _reason(self, key: str, rank: int) -> str:
+        """The reason that ``rank`` has given for its program with the sequence ``key``."""
+        name = f"reason/{key}/{rank}"
+        return self.members.get(name) if self.members.has(name) else ""
 
     # ------------------------------------------------------------------ in the background
 
@@ -255,8 +266,8 @@ class Agreement:
                 del open_runs[run]
 
 
-def _listed(rank: int, found: tuple[Collective, ...], place: int) -> str:
-    lines = [f"  rank {rank}:"]
+def _listed(rank: int, reason: str, found: tuple[Collective, ...], place: int) -> str:
+    lines = [f"  rank {rank}" + (f", compiled again because {reason}:" if reason else ":")]
     for i, collective in enumerate(found):
         lines.append(f"  {'->' if i == place else '  '} {i + 1}. {collective}")
     if place >= len(found):

@@ -71,10 +71,13 @@ GROUPS = Groups()
 
 
 def dialect(options: Options) -> Dialect:
-    """The dialect of ``begin(group, sequence)`` and ``wait(tensor)``, which return nothing."""
+    """The dialect of ``begin(group, sequence, reason)`` and ``wait(tensor)``; both return nothing.
 
-    def begin(group: str, text: str) -> None:
-        GROUPS.agreement(group, options).begin(from_text(text))
+    ``reason`` is left out for a program that was compiled for the first call.
+    """
+
+    def begin(group: str, text: str, reason: str = "") -> None:
+        GROUPS.agreement(group, options).begin(from_text(text), reason)
 
     def wait(tensor: torch.Tensor) -> None:
         from tj_distributed.waits import wait_for  # as `agreement` does

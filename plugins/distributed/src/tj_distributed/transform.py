@@ -1,7 +1,8 @@
 """The transform: programs say which collectives they run, and can leave a wait.
 
-``distributed.begin(group, sequence)`` comes first, once for each group; ``distributed.wait(x)``
-before each of PyTorch's waits, which has nothing to wait for then.
+``distributed.begin(group, sequence)`` comes first, once for each group, with the reason of the
+program if it was compiled again; ``distributed.wait(x)`` before each of PyTorch's waits, which has
+nothing to wait for then.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
     editor, of_backward = TraceEditor(trace, context.tags), first.tags
     for group in dict.fromkeys(c.group for c in sequence):
         own = tuple(c for c in sequence if c.group == group)
-        call = _call(trace, BEGIN, (group, to_text(own)), f"collective:{group}", of_backward)
+        args = (group, to_text(own), *filter(None, [context.reason]))
+        call = _call(trace, BEGIN, args, f"collective:{group}", of_backward)
         editor.append(call)
         editor.changed(call, f"{len(own)} collectives", context.plugin)
     for call in trace.calls:

@@ -14,9 +14,9 @@ from tj_core.internal import Fragment
 
 from tj_torch.capture.dynamo.fragments import (
     Break,
+    Frame,
     cached_backends,
     compiled_callable,
-    compiling_frame,
     owner,
 )
 from tj_torch.capture.sources import stack_source
@@ -26,7 +26,7 @@ from tj_torch.dispatch.recompiles import changed
 if TYPE_CHECKING:
     from tj_core.extend import Compilation
 
-__all__ = ["entry_of", "noted", "states_behind"]
+__all__ = ["entry_of", "noted", "recompiled", "states_behind"]
 
 _ATTRIBUTE = "_tj_compiled"
 """Attribute of the objects that ``torch.compile`` makes, one a call: its `_Compiled`.
@@ -52,20 +52,28 @@ class _Compiled:
         return [self.head, *sorted(found, key=lambda state: state.entries[0].number)]
 
 
-def entry_of(compilation: Compilation, jitted: Jitted) -> Entry:
-    """The entry of a graph that Dynamo's hook compiles, with its place in the program."""
-    frame = compiling_frame()
+def recompiled(frame: Frame | None) -> str:
+    """The guard of an earlier program that fails for ``frame``, in words; empty if there is none.
+
+    Dynamo's hook compiles the frame.
+    """
+    return changed(frame.failed, frame.values) if frame is not None and frame.failed else ""
+
+
+def entry_of(compilation: Compilation, jitted: Jitted, frame: Frame | None) -> Entry:
+    """The entry of the graph of ``frame``, which Dynamo's hook compiles, with its place in the
+    program.
+    """
     if frame is None:
         return Entry(compilation)
     # `tj_root_0` is the frame that tj generates around the program.
     name = jitted.name if frame.function.startswith("tj_root") else frame.function
-    texts, failed = frame.guards, frame.failed
+    texts = frame.guards
     part = Fragment(name, _fallback(frame.after), _fallback(frame.ended))
     for found in (part.after, part.ended):
         if found is not None:
             jitted.note_break(found, name)
-    why = changed(failed, frame.values) if failed else ""
-    return Entry(compilation, lambda: tuple(map(Guard, texts())), part, why)
+    return Entry(compilation, lambda: tuple(map(Guard, texts())), part, jitted.reason)
 
 
 def _fallback(found: Break | None) -> Fallback | None:

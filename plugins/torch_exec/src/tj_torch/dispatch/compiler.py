@@ -25,6 +25,7 @@ from tj_torch.capture.acquire import Acquired, acquire
 from tj_torch.capture.autocast_notes import check_of
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
+from tj_torch.capture.dynamo.fragments import compiling_frame
 from tj_torch.capture.dynamo.hook import hooked
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
 from tj_torch.capture.dynamo.reference_cycles import empty
@@ -33,7 +34,7 @@ from tj_torch.capture.inputs import STATIC
 from tj_torch.capture.probing import settle
 from tj_torch.capture.sources import node_source
 from tj_torch.capture.tensor_places import Held, held_by
-from tj_torch.dispatch.behind import entry_of
+from tj_torch.dispatch.behind import entry_of, recompiled
 from tj_torch.dispatch.fallbacks import fall_back_from, stand_aside
 from tj_torch.guards.ambient import below_mode
 from tj_torch.guards.branches import branch_on_state, branch_on_values
@@ -166,6 +167,8 @@ class GraphCompiler:
             stand_aside(self.jitted, f"{mode} is active")
             return graph.forward
         with dynamo.compiling(), self.jitted.lock:
+            frame = compiling_frame()
+            self.jitted.reason = recompiled(frame)
             try:
                 compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
             except UnheldError as error:
@@ -178,7 +181,7 @@ class GraphCompiler:
                 fall_back_from(self.jitted, error)
                 empty(graph)
                 raise dynamo.skipped(error.message) from error
-            entry = entry_of(compilation, self.jitted)
+            entry = entry_of(compilation, self.jitted, frame)
             try:
                 self.jitted.add(entry)
             except BaseException:  # interrupted: nobody gets the program

@@ -253,7 +253,7 @@ class Dispatcher(Generic[R]):
         reason = recurs(self.explain.values(), call.frame, self.limit)
         if reason is not None:
             raise _RefusedError(reason)
-        why = self._changed(call)
+        why = self.jitted.reason = self._changed(call)
         made = self.programs.compile(self, call)
         made.entry.reason = why
         if made.explain is not None:
