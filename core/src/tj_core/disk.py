@@ -225,8 +225,10 @@ class Entries:
         """
         with contextlib.ExitStack() as held:
             for path in sorted({self.path(key) for key in keys}):
-                if not path.exists() and self._can_lock():
-                    held.enter_context(making(path))
+                if path.exists() or not self._can_lock():
+                    continue
+                if not held.enter_context(making(path)) and not path.exists():
+                    break  # entries that cannot be kept: whoever waits for more waits for nothing
             yield
 
     def _can_lock(self) -> bool:

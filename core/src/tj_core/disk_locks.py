@@ -16,7 +16,10 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 try:
     import fcntl
@@ -46,8 +49,10 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def making(path: Path, longest: float = LONGEST) -> Iterator[None]:
+def making(path: Path, longest: float = LONGEST) -> Iterator[bool]:
     """Hold the lock of the entry ``path`` inside, for a process that is about to make it.
+
+    Gives True, or False if there is no lock.
 
     If another process has it, wait until that one is done, and hold none: the entry is there now,
     or it is one that cannot be kept, which each process makes. So look for it again inside.
@@ -59,13 +64,13 @@ def making(path: Path, longest: float = LONGEST) -> Iterator[None]:
         if mine:
             _held.add(name)
     if not mine:
-        yield
+        yield False
         return
     handle: int | None = None
     try:
         with contextlib.suppress(OSError):  # writing the entry says what is wrong with the folder
             handle = _locked(name, longest)
-        yield
+        yield handle is not None
     finally:
         if handle is not None:
             with contextlib.suppress(OSError):
@@ -97,7 +102,10 @@ def _locked(name: str, longest: float) -> int | None:
                 time.sleep(_POLL)
             if _is_at(handle, name):
                 return handle
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError):  # a file system without locks: nobody has this one
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
             os.close(handle)
             raise
         os.close(handle)

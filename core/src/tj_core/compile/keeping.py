@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,8 @@ from tj_core.compile.outcome import NOT_KEPT, Outcome
 from tj_core.ir.stage import Stage
 
 if TYPE_CHECKING:
+    import contextlib
+
     from tj_core.compile.context import PassContext
     from tj_core.compile.transforms import Ranked
     from tj_core.contract.executors import Executor

@@ -6,7 +6,6 @@ it (`Fusion.restore`), and names everything else that it depends on (`Fusion.fin
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +14,8 @@ from tj_core.edit.editor import TraceEditor
 from tj_core.ir.proxy import size_hints
 
 if TYPE_CHECKING:
+    import contextlib
+
     from tj_core.contract.executors import Executor
     from tj_core.contract.fusion import Fused, FusionRegion
     from tj_core.disk import Entries
