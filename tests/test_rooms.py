@@ -24,7 +24,7 @@ Distributions = Any
 
 ROOMS = {
     "tj_core": (
-        "source", "showing", "errors", "disk", "deprecations", "ir", "contract", "text",
+        "source", "showing", "errors", "disk_locks", "disk", "deprecations", "ir", "contract", "text",
         "analysis", "edit", "verify", "passes", "compile", "host", "namespaces", "tagging", "api",
         "looking", "cli", "extend", "internal", "testing", "__main__",
     ),

@@ -6,15 +6,16 @@ that a kernel that is wrong on this machine is never taken, however fast it is.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import BoundSymbol, Decline, cache_folder
-from tj_torch.extend import resolve
+from tj_torch.extend import agreed_by_ranks, resolve
 
 from tj_onednn import adapter
 from tj_onednn.operands import call_key, example
@@ -52,13 +53,15 @@ class Candidate:
 class Choices:
     """Choices by ``options``, each made once.
 
-    Measured times are kept in one `Store` per number of threads.
+    Measured times are kept in one `Store` per number of threads. ``others`` are what other ranks
+    have found, where this one has found something else.
     """
 
     options: Options
     stores: dict[int, Store] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     fitting: set[str] = field(default_factory=set)
+    others: dict[str, Times | str] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
 
     def ask(self, call: BoundSymbol, candidate: Candidate, best: float = 1.0) -> Verdict:
@@ -98,7 +101,22 @@ class Choices:
             if key in self.fitting:
                 return None
             times = self.store().get(key) if self.options.choose == "measure" else None
-            return times or self.tried(key, call, candidate)
+            return self.agreed(key, times or self.tried(key, call, candidate))
+
+    def agreed(self, key: str, mine: Times | str | None) -> Times | str | None:
+        """The times of the rank that was the first to measure ``key``, if there are several ranks.
+
+        A kernel that is wrong on this machine is not run, whatever another has found.
+        """
+        if self.options.choose != "measure" or mine is None:
+            return mine
+        text = json.dumps(mine if isinstance(mine, str) else astuple(mine))
+        said = json.loads(agreed_by_ranks(f"onednn {key}", text))
+        theirs = said if isinstance(said, str) else Times(*said)
+        if isinstance(mine, str) or theirs == mine:
+            return mine
+        self.others[key] = theirs
+        return theirs
 
     def tried(self, key: str, call: BoundSymbol, candidate: Candidate) -> Times | str | None:
         """Run both kernels; return the result for `found`."""
@@ -148,7 +166,8 @@ class Choices:
         """Settings that the choices depend on; None if one was based on unstable times."""
         with self.lock:
             store = self.store()
-            chance = any(not times.stable for times in (store.known or {}).values())
+            others = [t for t in self.others.values() if isinstance(t, Times)]
+            chance = any(not times.stable for times in [*(store.known or {}).values(), *others])
         # A stored program has these choices in it; another machine would make others.
         settings = store.machine, torch.backends.mkldnn.enabled
         return None if chance else repr(settings)

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["fingerprint"]
 
-OWN = ("ops.aten.", "ops.higher_order.", "ops.prims.")
+OWN = (
+    "ops.aten.", "ops.higher_order.", "ops.prims.",
+    "ops._c10d_functional.", "ops._c10d_functional_autograd.",
+)  # fmt: skip
 """Prefixes, after ``torch.``, of operators that PyTorch itself defines."""
 
 
