@@ -24,9 +24,9 @@ Distributions = Any
 
 ROOMS = {
     "tj_core": (
-        "source", "showing", "errors", "disk_locks", "disk", "deprecations", "ir", "contract", "text",
-        "analysis", "edit", "verify", "passes", "compile", "host", "namespaces", "tagging", "api",
-        "looking", "cli", "extend", "internal", "testing", "__main__",
+        "source", "showing", "errors", "disk_locks", "disk", "deprecations", "ir", "contract",
+        "text", "analysis", "edit", "verify", "passes", "compile", "host", "namespaces", "tagging",
+        "api", "looking", "cli", "extend", "internal", "testing", "__main__",
     ),
     "tj_torch": (
         "installation", "torch_private", "runtime", "ops", "guards", "eager", "functionalize",
