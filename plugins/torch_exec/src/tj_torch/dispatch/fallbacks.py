@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 from tj_core.extend import CaptureError, Fallback, Jitted, PassError, Source, TjWarning
@@ -52,8 +53,30 @@ def fall_back_from(jitted: Jitted, error: CaptureError | PassError) -> None:
 
 
 def first_lines(reason: str, count: int = 3) -> str:
-    """The first lines of ``reason`` as one line."""
-    return "; ".join(line.strip() for line in reason.splitlines()[:count] if line.strip())
+    """The first lines of ``reason``, which Dynamo gives, as one line, with what to do instead.
+
+    Of an exception of the program's that Dynamo meets, what it says: functions of PyTorch's that
+    cannot be compiled raise one that names another function.
+    """
+    raised = _RAISED.search(reason)
+    if reason.startswith("Observed exception") and raised is not None:
+        return f"it raises {raised[1]} where Dynamo captures it"
+    lines = [line.strip() for line in reason.splitlines()[:count] if line.strip()]
+    for beginning, remedy in _REMEDIES.items():
+        if reason.startswith(beginning):
+            lines = [*(line for line in lines if not line.startswith("Hint:")), f"Hint: {remedy}"]
+    return "; ".join(lines)
+
+
+_RAISED = re.compile(r"Developer debug context: raised exception (.+)")
+
+_REMEDIES = {
+    "async_op=True for distributed collectives": (
+        "torch.distributed._functional_collectives has functions that start a collective and wait "
+        "for it where its result is read first; they are captured"
+    ),
+}
+"""What to do about a graph break, where Dynamo does not know, by the beginning of its reason."""
 
 
 def warn(text: str) -> None:
