@@ -106,7 +106,7 @@ class Process:
 
 
 def at_once(folder: Path, **options: bool) -> list[Any]:
-    """What each of the processes counts, sorted."""
+    """The counts of all processes, sorted."""
     start, answers = AT_ONCE.Barrier(NUMBER), AT_ONCE.SimpleQueue()
     processes = [
         AT_ONCE.Process(target=Process(folder, start, **options).run, args=(answers,))

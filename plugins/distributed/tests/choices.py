@@ -12,7 +12,7 @@ from torch.distributed import _functional_collectives as functional
 
 
 def texts() -> list[str]:
-    """What is agreed on for two keys, one of them twice."""
+    """The agreed texts of two keys; the first key is asked for twice."""
     rank = distributed.get_rank()
     keys = "ab" if rank == 0 else "ba"
     found = {key: agreed_by_ranks(key, f"{rank} {key}") for key in keys}
@@ -21,7 +21,7 @@ def texts() -> list[str]:
 
 
 def measured() -> tuple[bool, bool]:
-    """Whether oneDNN runs a product, and whether this rank's own times say so."""
+    """True if oneDNN runs a product, and True if this rank's own times say so."""
     from tj_onednn import choice
     from tj_onednn.timing import Times
 
@@ -39,7 +39,7 @@ def measured() -> tuple[bool, bool]:
 
 
 def wrong_on_one() -> Any:
-    """What `Choices` answers where rank 0 has measured, and the kernel is wrong on rank 1."""
+    """The answer of `Choices` on rank 1, where the kernel is wrong, after rank 0 has measured."""
     from tj_onednn.choice import Choices
     from tj_onednn.options import Options
     from tj_onednn.timing import Times

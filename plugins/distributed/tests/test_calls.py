@@ -1,4 +1,4 @@
-"""Collectives as users write them: captured, or one warning that says what to write instead."""
+"""Collectives in the spellings of users: captured, or one warning with the remedy."""
 
 from __future__ import annotations
 

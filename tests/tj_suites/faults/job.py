@@ -1,4 +1,4 @@
-"""One job of the examples: processes that train, of which one may be killed."""
+"""Processes that train as an example does, and a fault that kills one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Job:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self, fault: Fault | None = None) -> list[str]:
-        """What each rank says: ``done``, ``killed``, ``hangs``, or its error.
+        """The word of each rank: ``done``, ``killed``, ``hangs``, or its error.
 
         ``seconds`` are then, by rank, those from the fault to the end of the rank.
         """

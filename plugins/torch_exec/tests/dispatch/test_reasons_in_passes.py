@@ -1,4 +1,4 @@
-"""Why a program is compiled: what a transform after CLAIMED reads in its context."""
+"""The reason of a program, in the context of a transform after CLAIMED."""
 
 from __future__ import annotations
 

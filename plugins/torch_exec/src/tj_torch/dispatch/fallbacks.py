@@ -76,7 +76,7 @@ _REMEDIES = {
         "for it where its result is read first; they are captured"
     ),
 }
-"""What to do about a graph break, where Dynamo does not know, by the beginning of its reason."""
+"""Remedies for graph breaks for which Dynamo has none, by the beginning of its reason."""
 
 
 def warn(text: str) -> None:
