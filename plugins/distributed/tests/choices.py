@@ -55,6 +55,15 @@ def wrong_on_one() -> Any:
     return found
 
 
+def fingerprints(folder: str) -> list[str | None]:
+    """The fingerprint of tj-onednn with a folder of this rank's own, asked for twice."""
+    from tj_onednn.choice import Choices
+    from tj_onednn.options import Options
+
+    options = Options(cache_dir=f"{folder}/{distributed.get_rank()}")
+    return [Choices(options).fingerprint() for _ in range(2)]
+
+
 def kept(folder: str) -> Any:
     """A program with a collective, in its backward too; programs compiled and found on disk."""
     overrides = {"cache_dir": f"{folder}/cache", "disable": ()}

@@ -40,6 +40,20 @@ def test_a_kernel_that_is_wrong_here_is_not_run(ranks: Ranks) -> None:
     assert ranks.run(FILE, "wrong_on_one") == [None, "oneDNN is wrong by 1 here"]
 
 
+def test_finished_programs_are_found_by_the_folder_whose_times_decide(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    """Ranks with folders of their own have one key for a program; alone each has another."""
+    pytest.importorskip("tj_onednn")
+    first, second = ranks.run(FILE, "fingerprints", str(tmp_path))
+    assert first == second
+    ids = {path.read_text() for path in tmp_path.glob("*/onednn/id.json")}
+    assert len(ids) == 2
+    together, again = first
+    assert together == again
+    assert sum(repr(text) in together for text in ids) == 1
+
+
 @pytest.mark.slow
 def test_programs_with_collectives_are_kept(ranks: Ranks, tmp_path: Path) -> None:
     """One of both ranks compiles; in the second round none does."""

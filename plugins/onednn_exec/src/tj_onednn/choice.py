@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import BoundSymbol, Decline, cache_folder
-from tj_torch.extend import agreed_by_ranks, resolve
+from tj_torch.extend import agreed_by_ranks, has_several_ranks, resolve
 
 from tj_onednn import adapter
 from tj_onednn.operands import call_key, example
@@ -163,14 +163,21 @@ class Choices:
         return None
 
     def fingerprint(self) -> str | None:
-        """Settings that the choices depend on; None if one was based on unstable times."""
+        """Settings that the choices depend on; None if one was based on unstable times.
+
+        Of several ranks, also the folder whose times decide: a finished program holds choices, and
+        one of another folder's might hold others.
+        """
         with self.lock:
             store = self.store()
             others = [t for t in self.others.values() if isinstance(t, Times)]
             chance = any(not times.stable for times in [*(store.known or {}).values(), *others])
         # A stored program has these choices in it; another machine would make others.
         settings = store.machine, torch.backends.mkldnn.enabled
-        return None if chance else repr(settings)
+        if chance or not has_several_ranks():
+            return None if chance else repr(settings)
+        mine = store.folder_id()
+        return mine and repr((settings, agreed_by_ranks("onednn folder", mine)))
 
     def store(self) -> Store:
         """The times for PyTorch's current number of threads."""

@@ -6,9 +6,11 @@ once, one may lose its measurements; they are made again then.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
+import uuid
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -63,6 +65,20 @@ class Store:
         self.known[key] = times
         if times.stable and self.folder is not None:
             self.write()
+
+    def folder_id(self) -> str | None:
+        """A text of the folder's own, which stays as it is; None if there is no such folder."""
+        if self.folder is None:
+            return None
+        path = self.folder / "id.json"
+        try:
+            own_folder(self.folder)
+            with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+                file.write(json.dumps({"form": FORM, "title": uuid.uuid4().hex}))
+            return path.read_text("utf-8") or None
+        except OSError as error:
+            self.warn(f"{path} cannot be written", error)
+            return None
 
     def read(self) -> dict[str, Times]:
         """Read the file; no times if there is none, or it cannot be used."""

@@ -27,7 +27,7 @@ from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 from tj_torch.ops.values.convert import device_to_torch, dtype_to_torch, tensor_proxy, to_core_tree
-from tj_torch.runtime.ranks import agreed_by_ranks
+from tj_torch.runtime.ranks import agreed_by_ranks, has_several_ranks
 from tj_torch.runtime.subclasses import is_wrapper, is_wrapper_class
 from tj_torch.torch_private.lookup import MissingNameError, Name, names_in
 from tj_torch.torch_private.lookup import finder as names_finder
@@ -60,6 +60,7 @@ __all__ = [
     "dtype_to_torch",
     "equal_to_eager",
     "forget_names",
+    "has_several_ranks",
     "is_on",
     "is_python",
     "is_symbolic",

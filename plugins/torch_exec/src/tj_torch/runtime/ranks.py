@@ -6,7 +6,7 @@ import hashlib
 import sys
 from typing import Any
 
-__all__ = ["agreed_by_ranks"]
+__all__ = ["agreed_by_ranks", "has_several_ranks"]
 
 
 def agreed_by_ranks(key: str, text: str) -> str:
@@ -21,6 +21,11 @@ def agreed_by_ranks(key: str, text: str) -> str:
         return text
     name = f"tj/agreed/{hashlib.sha256(key.encode()).hexdigest()[:32]}"
     return bytes(store.compare_set(name, "", text)).decode()
+
+
+def has_several_ranks() -> bool:
+    """Test for a default process group with several ranks."""
+    return _store() is not None
 
 
 def _store() -> Any:
