@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.suites import SUITES
 from tj_core.cli import main as cli
 from tj_core.extend import PluginError
 from tj_inductor import doctor
@@ -56,6 +58,25 @@ def test_the_readmes_example(capsys: Capture, argv: tuple[str, ...]) -> None:
     assert cli.main(["explain", *argv, "--json"]) == 0
     claims = json.loads(capsys.readouterr().out)["claims"]
     assert claims[0]["operation"] == "torch.matmul"
+
+
+def test_every_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.delenv("TJ_PLUGINS", raising=False)
+    monkeypatch.delenv("TJ_DISABLE", raising=False)
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    listed = capsys.readouterr().out.partition("COMMAND\n")[2]
+    commands = re.findall(r"^    ([a-z][\w-]*) ", listed, re.M)
+    assert {"plugins", "demo", "new-plugin", "report", "conformance"} <= {*commands}
+    for name in commands:
+        with pytest.raises(SystemExit):
+            cli.main([name, "--help"])
+        assert name == "conformance" or "--json" in capsys.readouterr().out, name
+    for name, (module, _) in SUITES.items():
+        main = importlib.import_module(f"tj_conformance.{module}").main
+        with pytest.raises(SystemExit):
+            main(["--help"])
+        assert "--json" in capsys.readouterr().out, name
 
 
 def test_without_inputs_a_sentence_says_what_to_do(capsys: Capture) -> None:

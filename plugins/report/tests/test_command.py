@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -18,6 +19,7 @@ def doubled(x):
     return x + x
 
 def main():
+    print("running")
     doubled([1.0, 2.0])
     return doubled
 """
@@ -44,7 +46,11 @@ def test_the_page_of_a_program(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cli, "PluginManager", lambda config: _Plugins)
     monkeypatch.setattr("tj_core.host.session.Session", lambda **kwargs: None)
     assert cli.main(["report", "prog.py:main", "-o", "page.html"]) == 0
-    assert capsys.readouterr().out == "page.html\n"
+    assert capsys.readouterr().out == "running\npage.html\n"
     page = (tmp_path / "page.html").read_text("utf-8")
     assert "<title>tj: prog.py:main</title>" in page
     assert "num.add" in page
+    assert cli.main(["report", "prog.py:main", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"target": "prog.py:main", "file": "tj-report.html"}
+    assert err == "running\n", "what the program prints"

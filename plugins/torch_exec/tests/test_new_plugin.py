@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -158,6 +159,17 @@ def test_the_command_says_what_is_next(tmp_path: Path, capsys: Any) -> None:
     assert (folder / ".github" / "workflows" / "tests.yml").exists()
     assert not list(folder.rglob("*.tmpl"))
     assert "${{ matrix.python }}" in (folder / ".github/workflows/tests.yml").read_text()
+
+
+def test_the_command_prints_json(tmp_path: Path, capsys: Any) -> None:
+    assert command("acme", "--into", str(tmp_path), "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    folder = tmp_path / "tj-acme"
+    assert said["folder"] == str(folder)
+    assert sorted(said["files"]) == sorted(
+        p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()
+    )
+    assert said["next"][0] == f"cd {folder}"
 
 
 def command(*arguments: str) -> int:

@@ -6,16 +6,19 @@ each program is announced, so that the one which ended it is known.
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tj_conformance.suites import usage
+from tj_conformance.output import Output, suite_parser
+
+if TYPE_CHECKING:
+    import argparse
 
 __all__ = ["Suite", "note", "parser"]
 
@@ -26,10 +29,8 @@ _PROGRAM = re.compile(rf"{MARK}program (\d+)")
 
 
 def parser(module: str, programs: int) -> argparse.ArgumentParser:
-    """Make the parser of a whole run of ``module``; ``programs`` is
-    its default number of programs.
-    """
-    made = argparse.ArgumentParser(prog=usage(module))
+    """Make the parser of a whole run of ``module``; ``programs`` is the default of their number."""
+    made = suite_parser(module)
     made.add_argument("--programs", type=int, default=programs)
     made.add_argument("--first", type=int, default=0, help="number of the first program")
     made.add_argument("--seconds", type=float, default=float("inf"), help="no new chunk after")
@@ -64,25 +65,39 @@ class Suite:
                 print(found)
                 note("different")
 
-    def run(self, given: argparse.Namespace, said: Callable[[Counter[str]], str]) -> Counter[str]:
-        """Compare all requested programs; return the figures, which ``said`` formats."""
-        figures, start = Counter[str](), time.monotonic()
+    def only(self, given: argparse.Namespace, found: Iterable[str | None]) -> int:
+        """Print the differences of one program, else its text; return the exit status."""
+        output = Output(given.json)
+        for text in found:
+            if text is not None:
+                output.difference(text)
+        if not output.differences:
+            output.say(self.text(given.only))
+        return output.end(output.differences)
+
+    def run(self, given: argparse.Namespace, name: str, said: Callable[[Counter[str]], str]) -> int:
+        """Compare all requested programs; return the exit status.
+
+        The figures are printed after ``name``, as ``said`` formats them.
+        """
+        output, figures, start = Output(given.json), Counter[str](), time.monotonic()
         for first in range(given.first, given.first + given.programs, self.size):
             left = given.first + given.programs - first
-            self._in_a_process(first, min(self.size, left), figures)
+            self._in_a_process(first, min(self.size, left), figures, output)
             print(f"to {first + self.size}: {said(figures)}", file=sys.stderr, flush=True)
             if time.monotonic() - start > given.seconds:
                 break
-        return figures
+        output.figure(f"{name}: {said(figures)}", **{"different": 0, **figures})
+        return output.end(figures["different"])
 
-    def _in_a_process(self, first: int, count: int, figures: Counter[str]) -> None:
+    def _in_a_process(self, first: int, count: int, figures: Counter[str], output: Output) -> None:
         """Compare ``count`` programs; one that ends the process counts as different."""
         command = [sys.executable, "-m", self.module]
         command += ["--chunk", str(first), "--programs", str(count)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         lines = done.stdout.splitlines()
-        if found := "\n".join(line for line in lines if not line.startswith(MARK)):
-            print(found, flush=True)
+        for tell, text in _told(lines, output):
+            tell(text)
         numbers = [int(m[1]) for m in map(_PROGRAM.fullmatch, lines) if m]
         figures["programs"] += len(numbers)
         rest = (line.removeprefix(MARK) for line in lines if line.startswith(MARK))
@@ -90,7 +105,21 @@ class Suite:
         if figures.pop("done", 0):
             return
         last = numbers[-1] if numbers else first
-        print(f"# the process died ({done.returncode})\n{self.text(last)}", flush=True)
+        output.difference(f"# the process died ({done.returncode})\n{self.text(last)}")
         figures["different"] += 1
         if left := first + count - last - 1:
-            self._in_a_process(last + 1, left, figures)
+            self._in_a_process(last + 1, left, figures, output)
+
+
+def _told(lines: Iterable[str], output: Output) -> Iterator[tuple[Callable[[str], None], str]]:
+    """The texts that a chunk's process printed of its programs, each with how to print it."""
+    text: list[str] = []
+    for line in (*lines, MARK):
+        if not line.startswith(MARK):
+            text.append(line)
+        elif text:
+            yield (
+                output.difference if line == f"{MARK}different" else output.say,
+                "\n".join(text),
+            )
+            text = []

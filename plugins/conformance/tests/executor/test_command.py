@@ -61,6 +61,14 @@ def test_a_report_in_each_form(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "executor &#x27;planted&#x27;" in page
 
 
+def test_json_without_a_file_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["picky", "--op", "tanh", "--dtype", "int64", "--fast", "--json"]
+    assert run(arguments, Picky()) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["cells"][0]["taken"] == 1
+    assert "0 findings" in err
+
+
 def test_declines_and_claims_without_samples(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["picky", "--op", "tanh", "--dtype", "int64", "--dtype", "bool", "--fast"]
     assert run(arguments, Picky()) == 0
@@ -85,9 +93,8 @@ def test_names_that_are_none(arguments: list[str], message: str) -> None:
 
 @pytest.mark.slow
 def test_the_kit_under_pytest() -> None:
-    plugin = ["-p", "tj_conformance.executor.pytest_plugin"]
     kit = ["--pyargs", "tj_conformance.executor", "--tj-executor=example_exec"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *kit]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *kit]
     given = [*command, "--tj-op", "*silu", "--tj-op", "tanh", "-c", "/dev/null"]
     environment = os.environ | {"TJ_PLUGINS": "example_exec,torch,autograd"}
     done = subprocess.run(given, capture_output=True, text=True, check=False, env=environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from tj_core import report
@@ -21,12 +22,13 @@ def report_command() -> CliCommand:
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
-    parser.set_defaults(json=False)  # what the program prints stays on stdout
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="tj-report.html", help="the file to write"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(args: argparse.Namespace, session: Any) -> int:
-    print(report(run_target(args), args.output, title=args.target))
+    file = report(run_target(args), args.output, title=args.target)
+    print(json.dumps({"target": args.target, "file": str(file)}, indent=2) if args.json else file)
     return 0

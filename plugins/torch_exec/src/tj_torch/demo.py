@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +44,7 @@ def demo_command() -> CliCommand:
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=int, default=4, help="decoder layers (default: 4)")
     parser.add_argument("--full-trace", action="store_true", help="print all layers, with bodies")
+    parser.add_argument("--json", action="store_true", help="print JSON, and the text to stderr")
 
 
 def _run(arguments: argparse.Namespace, session: Session) -> int:
@@ -49,11 +52,16 @@ def _run(arguments: argparse.Namespace, session: Session) -> int:
 
     if arguments.layers < 1:
         raise TjError(f"--layers must be at least 1, not {arguments.layers}")
-    return _Demo(Console(), session, arguments.layers, arguments.full_trace).run()
+    console = Console(stderr=arguments.json)
+    demo = _Demo(console, session, arguments.layers, arguments.full_trace)
+    passed = demo.run()
+    if arguments.json:
+        print(json.dumps({"layers": arguments.layers, **demo.facts, "passed": passed}, indent=2))
+    return 0 if passed else 1
 
 
 class _Demo:
-    """One run of the demo, which prints each step as it runs."""
+    """One run of the demo, which prints each step as it runs; ``facts`` are plain data of it."""
 
     def __init__(self, console: Console, session: Session, layers: int, full: bool) -> None:
         self.console = console
@@ -61,15 +69,19 @@ class _Demo:
         self.layers = layers
         self.full = full
         self.compared: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.facts: dict[str, Any] = {"executors": [e.name for e in session.executors]}
 
     def step(self, what: str, work: Callable[[], Any]) -> Any:
         start = time.perf_counter()
         with self.console.status(f"{what} ..."):
             result = work()
-        self.console.print(f"[bold]{what}[/] ({time.perf_counter() - start:.1f} s)")
+        seconds = time.perf_counter() - start
+        self.console.print(f"[bold]{what}[/] ({seconds:.1f} s)")
+        self.facts.setdefault("steps", []).append({"step": what, "seconds": round(seconds, 3)})
         return result
 
-    def run(self) -> int:
+    def run(self) -> bool:
+        """Run all steps; return whether eager and tj agree."""
         import tj_core as tj
         import torch
 
@@ -99,18 +111,22 @@ class _Demo:
         self.compared += pairs
         self.console.print(f"  maximum difference of logits: {_difference(pairs):g}")
 
-    def judge(self) -> int:
-        """Print if eager and tj agree within the tolerance; return 0 if they do, else 1."""
+    def judge(self) -> bool:
+        """Print if eager and tj agree within the tolerance; return True if they do."""
         relative, absolute = TOLERANCE if self.others else (0.0, 0.0)
         allowed = f"{relative:g} of eager's, and {absolute:g}" if self.others else "none"
         agree = all(
             bool(((a - b).abs() <= absolute + relative * a.abs()).all()) for a, b in self.compared
         )
+        difference = _difference(self.compared)
         self.console.print(
-            f"maximum difference to eager: {_difference(self.compared):g} "
+            f"maximum difference to eager: {difference:g} "
             f"(allowed: {allowed}): {'passed' if agree else 'FAILED'}"
         )
-        return 0 if agree else 1
+        # JSON has no NaN.
+        self.facts["difference"] = None if math.isnan(difference) else difference
+        self.facts["allowed"] = {"relative": relative, "absolute": absolute}
+        return agree
 
     def model(self) -> torch.nn.Module:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -151,7 +167,7 @@ class _Demo:
     def print_trace(self, plain: Any) -> None:
         traces, _ = plain
         trace = traces[-1] if self.full else _one_layer(traces[-1])
-        text = trace.python(bodies=self.full)
+        text = self.facts["trace"] = trace.python(bodies=self.full)
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def print_claims(self, plain: Any) -> None:
@@ -166,11 +182,19 @@ class _Demo:
         for (operation, executor), count in sorted(counts.items()):
             table.add_row(operation, executor, str(count))
         self.console.print(table)
+        self.facts["claims"] = [
+            {"operation": operation, "executor": executor, "calls": count}
+            for (operation, executor), count in sorted(counts.items())
+        ]
 
     def print_stats(self, jitted: Any) -> None:
         import tj_core as tj
 
         stats = tj.stats(jitted)
+        names = ("calls", "hits", "misses", "entries", "memo_hits", "memo_misses")
+        self.facts["statistics"] = {name: getattr(stats, name) for name in names}
+        self.facts["compile_seconds"] = stats.compile_seconds
+        self.facts["fallbacks"] = [fallback.reason for fallback in stats.fallbacks]
         seconds = ", ".join(f"{name} {value:.2f}" for name, value in stats.seconds.items())
         self.console.print(
             f"calls {stats.calls}, hits {stats.hits}, misses {stats.misses}, "

@@ -25,9 +25,9 @@ from tj_conformance.databases import known
 from tj_conformance.databases.errors import failing_operations, run_error_inputs
 from tj_conformance.databases.op_db import operations, run_operation
 from tj_conformance.oracle.result import Kind, Result
-from tj_conformance.suites import usage
+from tj_conformance.output import Output, suite_parser
 
-__all__ = ["Part", "Tally", "main", "part_of", "tally_dtype", "tally_errors"]
+__all__ = ["Part", "Tally", "main", "part_of", "tally_dtype", "tally_errors", "tell"]
 
 
 @dataclass
@@ -58,10 +58,21 @@ class Tally:
 
     def __str__(self) -> str:
         """One row: name, entries, samples equal to eager, differing, not compared, breaks."""
-        equal = self.samples - sum(self.differing.values())
-        kinds = ", ".join(f"{n} {kind.value}" for kind, n in self.differing.items())
-        cells = (self.name, self.entries, equal, kinds or "0", self.not_compared, self.breaking)
-        return f"| {' | '.join(map(str, cells))} |"
+        data = self.as_dict()
+        kinds = ", ".join(f"{n} {kind}" for kind, n in data.pop("differing").items())
+        data["equal"] = f"{data['equal']} | {kinds or 0}"
+        return f"| {' | '.join(map(str, data.values()))} |"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as plain data."""
+        return {
+            "name": self.name,
+            "entries": self.entries,
+            "equal": self.samples - sum(self.differing.values()),
+            "differing": {kind.value: n for kind, n in self.differing.items()},
+            "not_compared": self.not_compared,
+            "breaking": self.breaking,
+        }
 
 
 def _differing(result: Result) -> Iterator[Kind]:
@@ -144,19 +155,27 @@ def part_of(text: str) -> Part:
         raise argparse.ArgumentTypeError(f"a part is K/N, as 0/8: {error}") from None
 
 
+def tell(output: Output, found: Iterable[str | Tally]) -> None:
+    """Print disagreements, and figures."""
+    for line in found:
+        if isinstance(line, str):
+            output.difference(line)
+        else:
+            output.figure(line, **line.as_dict())
+
+
 def main(arguments: list[str]) -> int:
     """Run what ``arguments`` say; 1 if anything disagrees with the tables."""
-    parser = argparse.ArgumentParser(prog=usage("tj_conformance.databases.tally"))
+    parser = suite_parser("tj_conformance.databases.tally")
     parser.add_argument(
         "cases", nargs="*", type=case, metavar="NAME[:K/N]", help="a data type, or errors"
     )
-    wrong = 0
+    given = parser.parse_args(arguments)
+    output = Output(given.json)
     everything = [(name, ALL) for name in (*known.DTYPES, "errors")]
-    for name, part in parser.parse_args(arguments).cases or everything:
-        for line in tally_errors(part) if name == "errors" else tally_dtype(name, part):
-            wrong += isinstance(line, str)
-            print(line, flush=True)
-    return int(wrong > 0)
+    for name, part in given.cases or everything:
+        tell(output, tally_errors(part) if name == "errors" else tally_dtype(name, part))
+    return output.end(output.differences)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ def parser(prog: str = "tj conformance executor") -> argparse.ArgumentParser:
     made.set_defaults(amount="usual")
     made.add_argument("--bitwise", action="store_true", help="values must be equal to the bit")
     made.add_argument("--first", action="store_true", help="end at the first finding")
-    made.add_argument("--json", metavar="FILE", type=Path)
+    made.add_argument(
+        "--json", metavar="FILE", nargs="?", const="-", help="without a file print it, after NAME"
+    )
     made.add_argument("--html", metavar="FILE", type=Path)
     return made
 
@@ -60,9 +62,10 @@ def main(arguments: list[str], find: Callable[[str], Subject] = subject) -> int:
             print(f"{cell.operation}, {cell.dtype}: {cell.text}", file=sys.stderr, flush=True)
     if given.op:
         kit.report.untried = ()  # other operations may reach them
-    show(kit.report, Console())
+    show(kit.report, Console(stderr=given.json == "-"))
     if given.json:
-        given.json.write_text(json.dumps(kit.report.as_dict(), indent=2) + "\n", "utf-8")
+        text = json.dumps(kit.report.as_dict(), indent=2)
+        print(text) if given.json == "-" else Path(given.json).write_text(f"{text}\n", "utf-8")
     if given.html:
         given.html.write_text(page(kit.report), "utf-8")
     return int(bool(kit.report.findings))

@@ -6,14 +6,13 @@ then the shortest like it, and at last one line of figures. The exit status is 1
 
 from __future__ import annotations
 
-import argparse
 import linecache
 import sys
 import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
@@ -23,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
 
 from tj_conformance.gradients.random_programs import Program, programs
-from tj_conformance.suites import usage
+from tj_conformance.output import Output, suite_parser
 
 __all__ = ["CHUNK", "Figures", "collected", "compare", "difference", "main"]
 
@@ -146,21 +145,21 @@ def _differences(seed: int, number: int, figures: Figures) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run what ``arguments`` say; 1 if any program differs."""
-    parser = argparse.ArgumentParser(prog=usage("tj_conformance.gradients.orders"))
+    parser = suite_parser("tj_conformance.gradients.orders")
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help=f"of the first {CHUNK} programs")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no new chunk after")
     given_ = parser.parse_args(arguments)
-    figures, start = Figures(), time.monotonic()
+    output, figures, start = Output(given_.json), Figures(), time.monotonic()
     for i in range(0, given_.programs, CHUNK):
         number = min(CHUNK, given_.programs - i)
         for text in _differences(given_.seed + i // CHUNK, number, figures):
-            print(text, flush=True)
+            output.difference(text)
         print(f"seed {given_.seed + i // CHUNK} done: {figures}", file=sys.stderr, flush=True)
         if time.monotonic() - start > given_.seconds:
             break
-    print(figures)
-    return int(figures.different > 0)
+    output.figure(figures, **asdict(figures))
+    return output.end(figures.different)
 
 
 if __name__ == "__main__":

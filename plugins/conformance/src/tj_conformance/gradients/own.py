@@ -246,16 +246,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run what ``arguments`` say; 1 if any program differs."""
     given = parser(SUITE.module, 300).parse_args(arguments)
     if given.only is not None:
-        found = [f for f in (compare(given.only, way) for way in WAYS) if f is not None]
-        print("\n\n".join(found) or own_text(given.only))
-        return int(bool(found))
+        return SUITE.only(given, (compare(given.only, way) for way in WAYS))
     if given.chunk is not None:
         SUITE.chunk(given.chunk, given.programs)
         note("done")
         return 0
-    figures = SUITE.run(given, _said)
-    print(f"own backwards: {_said(figures)}")
-    return int(figures["different"] > 0)
+    return SUITE.run(given, "own backwards", _said)
 
 
 def _said(figures: Counter[str]) -> str:

@@ -19,7 +19,7 @@ import tj_core as tj
 import torch
 
 from tj_conformance.databases.module_db import modules, run_module
-from tj_conformance.databases.tally import Part, Tally, part_of
+from tj_conformance.databases.tally import Part, Tally, part_of, tell
 from tj_conformance.gradients import known
 from tj_conformance.gradients.gradients import (
     differentiable_operations,
@@ -27,7 +27,7 @@ from tj_conformance.gradients.gradients import (
     run_second,
 )
 from tj_conformance.gradients.numerical import run_gradcheck
-from tj_conformance.suites import usage
+from tj_conformance.output import Output, suite_parser
 
 if TYPE_CHECKING:
     from tj_conformance.oracle.result import Result
@@ -86,20 +86,17 @@ def _case(text: str) -> tuple[str, str, Part]:
 
 def main(arguments: list[str]) -> int:
     """Run what ``arguments`` say; 1 if anything disagrees with the tables."""
-    parser = argparse.ArgumentParser(prog=usage("tj_conformance.gradients.tally"))
+    parser = suite_parser("tj_conformance.gradients.tally")
     parser.add_argument("cases", nargs="*", type=_case, metavar="CASE[:K/N]", help=", ".join(CASES))
     parser.add_argument("--samples", type=int)
     given: Any = parser.parse_args(arguments)
-    wrong = 0
+    output = Output(given.json)
     for run, name, part in given.cases or map(_case, CASES):
         if run == "modules":
-            found = tally_modules(part)
+            tell(output, tally_modules(part))
         else:
-            found = tally_operations(run, name, part, given.samples)
-        for line in found:
-            wrong += isinstance(line, str)
-            print(line, flush=True)
-    return int(wrong > 0)
+            tell(output, tally_operations(run, name, part, given.samples))
+    return output.end(output.differences)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from tj_conformance.databases.tally import Part, part_of
 from tj_conformance.installed.families import FAMILIES, Family, subjects_of
 from tj_conformance.installed.holding import batches, hold
 from tj_conformance.installed.known import unlisted
-from tj_conformance.suites import usage
+from tj_conformance.output import Output, suite_parser
 
 if TYPE_CHECKING:
     from tj_conformance.installed.subject import Subject
@@ -38,16 +38,18 @@ def main(
             raise argparse.ArgumentTypeError(f"no family {name!r}; there are {known}")
         return name, part_of(part)
 
-    parser = argparse.ArgumentParser(prog=usage("tj_conformance.installed"))
+    parser = suite_parser("tj_conformance.installed")
     parser.add_argument("families", nargs="*", type=family, metavar="NAME[/K/N]", help="a family")
-    given = parser.parse_args(arguments).families
-    if not given:
-        print(*(f"{name}: {family.few}" for name, family in families.items()), sep="\n")
-    found = (_family(n, subjects_of(n, part, families), rehearse) for n, part in given)
-    return int(sum(found) > 0)
+    given = parser.parse_args(arguments)
+    output = Output(given.json)
+    for name in () if given.families else families:
+        output.figure(f"{name}: {families[name].few}", name=name, few=families[name].few)
+    for name, part in given.families:
+        _family(name, subjects_of(name, part, families), rehearse, output)
+    return output.end(output.differences)
 
 
-def _family(name: str, subjects: Iterable[Subject], rehearse: bool) -> int:
+def _family(name: str, subjects: Iterable[Subject], rehearse: bool, output: Output) -> None:
     start = time.monotonic()
     programs = regions = listed = wrong = 0
     for batch in batches(subjects):
@@ -58,10 +60,10 @@ def _family(name: str, subjects: Iterable[Subject], rehearse: bool) -> int:
             listed += bool(verdict.problems) and not left
             wrong += bool(left)
             for problem in left:
-                print(f"{verdict.subject.id}: {problem}", flush=True)
+                output.difference(f"{verdict.subject.id}: {problem}")
         print(f"{programs} programs, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    print(f"| {name} | {programs} | {regions} | {listed} | {wrong} |", flush=True)
-    return wrong
+    figures = {"programs": programs, "regions": regions, "listed": listed, "wrong": wrong}
+    output.figure(f"| {' | '.join(map(str, (name, *figures.values())))} |", name=name, **figures)
 
 
 if __name__ == "__main__":

@@ -265,14 +265,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run what ``arguments`` say; 1 if any program differs."""
     given = parser(SUITE.module, 500).parse_args(arguments)
     if given.only is not None:
-        found = [f for f in (compare(given.only, form=form) for form in FORMS) if f is not None]
-        print("\n\n".join(found) or named_text(given.only))
-        return int(bool(found))
+        return SUITE.only(given, (compare(given.only, form=form) for form in FORMS))
     if given.chunk is not None:
         return _chunk(given.chunk, given.programs)
-    figures = SUITE.run(given, _text)
-    print(f"hostile names: {_text(figures)}")
-    return int(figures["different"] > 0)
+    return SUITE.run(given, "hostile names", _text)
 
 
 def _text(figures: Counter[str]) -> str:

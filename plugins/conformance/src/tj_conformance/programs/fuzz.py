@@ -7,12 +7,11 @@ status is 1 if any differs.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
@@ -20,11 +19,13 @@ import torch
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import seed as hypothesis_seed
 
+from tj_conformance.output import Output, suite_parser
 from tj_conformance.programs.texts import TextProgram, programs, run_text
 from tj_conformance.programs.tracer import Untraceable, traced
-from tj_conformance.suites import usage
 
 if TYPE_CHECKING:
+    import argparse
+
     from tj_conformance.programs.aliasing import Jit, Report
 
 __all__ = ["CHUNK", "Figures", "chunks", "collected", "compare_programs", "main", "through_fx"]
@@ -193,22 +194,23 @@ def main(arguments: Sequence[str]) -> int:
     # Autograd then sees other calls than the user's, and other saved values.
     rewritten = given.functional == "always" or "autograd" in plugins
     options = {"lenient": True, "ignore": ("grad_fn",)} if rewritten else {}
-    figures, start = Figures(), time.monotonic()
+    output, figures, start = Output(given.json), Figures(), time.monotonic()
     for seed, count in chunks(given.programs):
         for text in _differences(jit, given.seed + seed, count, figures, options):
-            print(text, flush=True)
+            output.difference(text)
         print(f"seed {given.seed + seed} done: {figures}", file=sys.stderr, flush=True)
         torch.compiler.reset()
         if time.monotonic() - start > given.seconds:
             break
     for reason, count in figures.declined.most_common():
-        print(f"{count:6} {reason}")
-    print(f"{given.frontend}, {given.plugins}, functional {given.functional}: {figures}")
-    return int(figures.different > 0)
+        output.say(f"{count:6} {reason}")
+    said = f"{given.frontend}, {given.plugins}, functional {given.functional}: {figures}"
+    output.figure(said, **asdict(figures))
+    return output.end(figures.different)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=usage("tj_conformance.programs.fuzz"))
+    parser = suite_parser("tj_conformance.programs.fuzz")
     parser.add_argument("--frontend", choices=("dynamo", "fx"), default="dynamo")
     parser.add_argument("--programs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help=f"of the first {CHUNK} programs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,14 +30,17 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--into", metavar="FOLDER", type=Path, default=Path(), help="where its folder goes"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(arguments: argparse.Namespace, session: Session) -> int:
     keys = [key for key, _ in session.config.items()]
     commands = [command.name for _, command in session.plugins.cli_commands()]
     folder = write_plugin(arguments.name, arguments.kind, arguments.into, {*keys, *commands})
-    print(f"wrote {folder}; next:")
-    print(f"    cd {folder}")
-    print('    python -m pip install -e ".[test]"')
-    print("    python -m pytest")
+    steps = [f"cd {folder}", 'python -m pip install -e ".[test]"', "python -m pytest"]
+    if arguments.json:
+        files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+        print(json.dumps({"folder": str(folder), "files": files, "next": steps}, indent=2))
+    else:
+        print(f"wrote {folder}; next:", *(f"    {step}" for step in steps), sep="\n")
     return 0
