@@ -26,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from written_plugins import check_written_plugins
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -58,7 +60,8 @@ def check_everything(folder: Path, base: Environment, wheels: Sequence[Wheel]) -
     clean = Environment(folder / "all", base=base)
     check_all(clean, wheels)
     check_examples(clean)
-    check_new_plugin(clean, folder / "written")
+    step("tj new-plugin")
+    check_written_plugins(clean, folder / "written")
     check_uninstall(clean)
 
 
@@ -184,6 +187,9 @@ class Environment:
             if not k.startswith(("TJ_", "PYTHON", "TOX_", "VIRTUAL_ENV"))
         }
         self.environ["PATH"] = f"{self.bin}{os.pathsep}{os.environ.get('PATH', '')}"
+        # Nor programs that another run has kept.
+        self.cache = folder / "cache"
+        self.environ["TJ_CACHE_DIR"] = str(self.cache.resolve())
         if base is not None:
             (self.packages / "base.pth").write_text(f"{base.packages}\n", "utf-8")
         if others:
@@ -423,18 +429,6 @@ def check_examples(clean: Environment) -> None:
         folder = ROOT / "examples" / name
         arguments = ["-c", str(folder / "pyproject.toml"), "-p", "no:cacheprovider"]
         print(clean.run("python", "-m", "pytest", *arguments, str(folder / "tests")), end="")
-
-
-def check_new_plugin(clean: Environment, folder: Path) -> None:
-    """Write the package of a plugin, build and install it, and run its tests."""
-    step("tj new-plugin")
-    clean.run("tj", "new-plugin", "acme", "--kind", "executor", "--into", str(folder.resolve()))
-    package, dist = folder.resolve() / "tj-acme", folder.resolve() / "dist"
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", str(dist)]
-    subprocess.run(build, cwd=package, check=True)
-    clean.install(*map(str, dist.glob("*.whl")))
-    arguments = ["-c", str(package / "pyproject.toml"), "-p", "no:cacheprovider"]
-    print(clean.run("python", "-m", "pytest", *arguments, str(package / "tests")), end="")
 
 
 def check_uninstall(clean: Environment) -> None:

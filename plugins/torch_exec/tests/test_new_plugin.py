@@ -69,7 +69,11 @@ def test_each_kinds_own_tests_pass(written: dict[str, Path], tmp_path: Path) -> 
     pytest_ = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     settings = ("--import-mode=importlib", "-c", str(written["executor"] / "pyproject.toml"))
     tests = [str(folder / "tests") for folder in written.values()]
-    out = run(*pytest_, *settings, *tests, folder=tmp_path, PYTHONPATH=path)
+    cache = tmp_path / "cache"
+    out = run(
+        *pytest_, *settings, *tests, folder=tmp_path, PYTHONPATH=path, TJ_CACHE_DIR=str(cache)
+    )
+    assert not cache.exists(), "tests leave no programs in their author's cache"
     assert "skipped" not in out
     assert int(out.rpartition(" passed")[0].split()[-1]) >= 40
 
