@@ -29,6 +29,8 @@ from pathlib import Path
 from written_plugins import check_written_plugins
 
 ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 900
+"""Most seconds of one program: what hangs is named, and not only the job that ran out of time."""
 
 
 def main(folder: Path, torch: str = "torch", built: str | None = None) -> None:
@@ -200,18 +202,26 @@ class Environment:
         """The folder of installed packages."""
         return Path(self.python("import sysconfig; print(sysconfig.get_path('purelib'))").strip())
 
-    def run(self, *command: str) -> str:
-        """Run a program of the environment; return its output."""
-        done = subprocess.run(
-            [str(self.bin / command[0]), *command[1:]],
-            cwd=self.elsewhere,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
+    def run(self, *command: str, limit: float = LIMIT) -> str:
+        """Run a program of the environment; return its output.
+
+        One that takes more than ``limit`` seconds ends the check.
+        """
+        shown = " ".join(command)
+        try:
+            done = subprocess.run(
+                [str(self.bin / command[0]), *command[1:]],
+                cwd=self.elsewhere,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=limit,
+            )
+        except subprocess.TimeoutExpired as error:
+            said = b"".join(filter(None, (error.stdout, error.stderr))).decode(errors="replace")
+            sys.exit(f"wheels: {shown}\ntook more than {limit:g} s:\n{said}")
         if done.returncode:
-            shown = " ".join(command)
             sys.exit(
                 f"wheels: {shown}\nfailed, status {done.returncode}:\n{done.stdout}{done.stderr}"
             )
@@ -300,6 +310,7 @@ def check_command(folder: Path, base: Environment, number: int) -> None:
     clean.install("--no-index", "--find-links", str(folder / "dist"), *command.arguments)
     states = clean.plugins()
     said = " ".join(command.arguments)
+    step(f"a training step after pip install {said}")
     require(set(states) == command.brings, f"pip install {said} brings {sorted(states)}")
     bad = {k: v for k, v in states.items() if v != "loaded" and k not in ("nvfuser", "onednn")}
     require(not bad, f"after pip install {said}, plugins are {bad}")
@@ -307,6 +318,7 @@ def check_command(folder: Path, base: Environment, number: int) -> None:
     text = TRAINING.format(session=command.session, fuses=command.fuses)
     program.write_text(textwrap.dedent(text), "utf-8")
     clean.run("python", "-I", "-W", "error::UserWarning", str(program))
+    step(f"pip install {said} is fine")
 
 
 TRAINING = '''

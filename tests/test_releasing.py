@@ -119,6 +119,32 @@ def test_every_distribution_is_released_in_the_same_version() -> None:
         assert ">=0." not in "".join(re.findall(r'"tj-.*"', RELEASE["with_version"](text, "7.8.9")))
 
 
+@pytest.fixture
+def wheels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The script that uses the wheels."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    return runpy.run_path(str(ROOT / "scripts" / "check_wheels.py"))
+
+
+def test_what_hangs_in_the_check_of_wheels_is_named(wheels: dict[str, Any], tmp_path: Path) -> None:
+    environment = object.__new__(wheels["Environment"])
+    environment.bin, environment.elsewhere = Path(sys.executable).parent, tmp_path
+    environment.environ = {}
+    program = "import time; print('so far', flush=True); time.sleep(60)"
+    with pytest.raises(SystemExit, match=r"(?s)time\.sleep\(60\)\ntook more than 1 s:\nso far"):
+        environment.run(Path(sys.executable).name, "-c", program, limit=1)
+
+
+def test_wheels_try_each_kind_of_plugin(wheels: dict[str, Any]) -> None:
+    import written_plugins  # type: ignore[import-not-found]
+    from tj_torch.new_plugin.writing import KINDS
+
+    assert {*written_plugins.KINDS} == {*KINDS}
+    written_plugins._same({"a"}, {"a"}, "files")
+    with pytest.raises(SystemExit, match=r"files: there are \['b'\] more, and \['a'\] are gone"):
+        written_plugins._same({"a"}, {"b"}, "files")
+
+
 def test_the_notes_of_a_release_are_its_section() -> None:
     changelog = "# Changes\n\n## 0.2.0 (2027-01-01)\n\n### New\n\n- b\n\n## 0.1.0 (x)\n\n- a\n"
     assert RELEASE["notes"](changelog, "0.2.0") == "### New\n\n- b"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["aligned", "folded_html", "one_line", "table_html", "text_html"]
 
@@ -29,14 +29,25 @@ def table_html(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def text_html(text: str) -> str:
-    """A text in a fixed font, escaped, with its line ends."""
-    return f"<pre>{html.escape(text)}</pre>"
+def text_html(text: str, colours: Mapping[str, str] | None = None) -> str:
+    """A text in a fixed font, escaped, with its line ends.
+
+    ``colours`` are backgrounds of lines, by their first character.
+    """
+    lines = (_line(line, (colours or {}).get(line[:1])) for line in text.split("\n"))
+    inner = "\n".join(lines)
+    # Notebooks have a style of their own for `pre`, with a proportional font.
+    return f'<pre style="font-family:monospace">{inner}</pre>'
 
 
 def folded_html(title: str, inner: str) -> str:
     """The HTML ``inner`` under a title; a click on the title shows it."""
     return f"<details><summary>{html.escape(title)}</summary>{inner}</details>"
+
+
+def _line(text: str, colour: str | None) -> str:
+    escaped = html.escape(text)
+    return f'<span style="background:{colour}">{escaped}</span>' if colour else escaped
 
 
 def _cell(text: str) -> str:

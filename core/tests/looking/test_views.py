@@ -138,6 +138,15 @@ def test_stats_and_guards_print_a_line_each(jitted):
     assert str(tj.guards(jitted)) == "len(x) == 1\nlen(y) == 1"
 
 
+def test_text_in_a_notebook_has_a_fixed_font_and_a_diff_has_colours(jitted):
+    assert tj.last_trace(jitted)._repr_html_().startswith('<pre style="font-family:monospace">')
+    found = tj.diff(jitted, "ACQUIRED", "CLAIMED")
+    lines = found._repr_html_().splitlines()
+    assert len(lines) == len(found.lines)
+    for shown, line in zip(lines[2:], found.lines[2:], strict=True):
+        assert ("54a24b" in shown, "e45756" in shown) == (line[:1] == "+", line[:1] == "-")
+
+
 def test_a_diff_of_two_stages(jitted):
     found = tj.diff(jitted, "ACQUIRED", "CLAIMED")
     assert found.lines[:2] == ("--- ACQUIRED", "+++ CLAIMED")

@@ -1,10 +1,15 @@
-"""Pages of small programs, taken apart."""
+"""Pages of small programs, taken apart, and a headless Chromium that shows pages."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,3 +88,46 @@ def jitted(session: tj.Session) -> Any:
 def parsed() -> Any:
     """The page about a callable, parsed."""
     return lambda fn, title="": parse(make_page(fn, title))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium, as selenium drives it."""
+    webdriver = pytest.importorskip(
+        "selenium.webdriver", reason="selenium is not installed; `tox run -e browser` has it"
+    )
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip(
+            "no Chromium with its driver is installed (apt install chromium chromium-driver)"
+        )
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "window-size=1280,800"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        shown = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield shown
+    shown.quit()
+
+
+@pytest.fixture
+def errors(browser: Any) -> Callable[[], list[Any]]:
+    """What the page's scripts have raised since the last call."""
+    return lambda: [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+
+
+@pytest.fixture
+def screenshot() -> Callable[[Any, str], None]:
+    """Keep a screenshot of a browser, or of one element, in the folder that SCREENSHOTS names."""
+    folder = os.environ.get("SCREENSHOTS")
+
+    def keep(shown: Any, name: str) -> None:
+        if folder:
+            save = getattr(shown, "save_screenshot", None) or shown.screenshot
+            assert save(str(Path(folder) / name))
+
+    return keep

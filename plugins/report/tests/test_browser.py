@@ -1,12 +1,10 @@
 """The page in a headless Chromium: it opens quickly, and clicks show what they say.
 
-``tox run -e browser`` runs these tests in full. ``SCREENSHOT=FILE.png`` keeps a screenshot.
+``tox run -e browser`` runs these tests in full. ``SCREENSHOTS=docs`` takes looking.png anew.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 import warnings
 
@@ -16,33 +14,7 @@ import torch
 import torch.nn.functional as F
 from tj_report import plugin
 
-webdriver = pytest.importorskip(
-    "selenium.webdriver", reason="selenium is not installed; `tox run -e browser` has it"
-)
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-DRIVER = shutil.which("chromedriver")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None,
-        reason="no Chromium with its driver is installed (apt install chromium chromium-driver)",
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "window-size=1280,800"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+pytestmark = pytest.mark.browser
 
 
 class Block(torch.nn.Module):
@@ -94,10 +66,6 @@ def shown(browser):
     return browser.find_element("css selector", "section.shown").text
 
 
-def errors(browser):
-    return [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
-
-
 def choose(browser, name, text):
     """Choose the option of a select element that begins with ``text``."""
     from selenium.webdriver.support.select import Select
@@ -123,7 +91,7 @@ def page(tmp_path_factory):
     return tj.report(program, tmp_path_factory.mktemp("page") / "page.html", title="a program")
 
 
-def test_tabs_show_what_they_say(browser, page):
+def test_tabs_show_what_they_say(browser, errors, page):
     opened(browser, page)
     assert "calls" in shown(browser)
     click(browser, "[data-tab=claims]")
@@ -138,10 +106,10 @@ def test_tabs_show_what_they_say(browser, page):
     assert "k['n'] was 2, is 3" in browser.page_source
     click(browser, "[data-tab=time]")
     assert "capture" in shown(browser)
-    assert errors(browser) == []
+    assert errors() == []
 
 
-def test_a_program_is_chosen_and_its_stages_compared(browser, page):
+def test_a_program_is_chosen_and_its_stages_compared(browser, errors, page, screenshot):
     opened(browser, page)
     click(browser, "[data-tab=trace]")
     choose(browser, "stage", "ACQUIRED")
@@ -152,13 +120,12 @@ def test_a_program_is_chosen_and_its_stages_compared(browser, page):
     fewer = browser.find_elements("css selector", ".row.fewer")
     assert more
     assert fewer
-    if file := os.environ.get("SCREENSHOT"):
-        browser.save_screenshot(file)
+    screenshot(browser, "looking.png")
     choose(browser, "before", "CLAIMED")
     assert "0 lines more, 0 fewer" in shown(browser)
     click(browser, ".program[data-number='1']")
     assert "backward" in browser.find_element("css selector", "[aria-current=true]").text
-    assert errors(browser) == []
+    assert errors() == []
 
 
 def test_claims_are_filtered_by_a_word(browser, page):
@@ -170,7 +137,7 @@ def test_claims_are_filtered_by_a_word(browser, page):
     assert all("gelu" in row.text for row in rows)
 
 
-def test_a_gpt_of_twelve_layers_opens_in_two_seconds(browser, tmp_path):
+def test_a_gpt_of_twelve_layers_opens_in_two_seconds(browser, errors, tmp_path):
     model = tj.jit(GPT(12), plugins=["torch", "autograd", plugin])
     model(torch.randint(0, 32, (2, 8))).backward()
     file = tj.report(model, tmp_path / "gpt.html")
@@ -182,4 +149,4 @@ def test_a_gpt_of_twelve_layers_opens_in_two_seconds(browser, tmp_path):
     browser.execute_script("arguments[0].scrollTop = arguments[0].scrollHeight", box)
     time.sleep(0.2)
     assert "return" in box.text
-    assert errors(browser) == []
+    assert errors() == []

@@ -56,7 +56,7 @@ class TraceDiff:
         return f"<tj diff of {stages}: {len(self.added)} lines more, {len(self.removed)} fewer>"
 
     def _repr_html_(self) -> str:
-        return text_html(str(self))
+        return text_html(str(self), {"+": "#54a24b33", "-": "#e4575633"})
 
 
 def _text(trace: Trace) -> list[str]:
