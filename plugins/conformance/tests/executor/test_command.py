@@ -69,6 +69,20 @@ def test_json_without_a_file_is_printed(capsys: pytest.CaptureFixture[str]) -> N
     assert "0 findings" in err
 
 
+def test_a_part_and_no_time_for_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["picky", "--op", "tanh", "--op", "sin", "--op", "cos", "--fast", "--seconds", "0"]
+    files = ["--html", str(tmp_path / "a.html"), "--json"]
+    assert run([*arguments, "--part", "1/3", *files], Picky()) == 0
+    out, err = capsys.readouterr()
+    (left,) = json.loads(out)["operations_left"]
+    assert f"no time for 1 operations: {left}\n" in err
+    assert f"<li>{left}</li>" in (tmp_path / "a.html").read_text("utf-8")
+    assert json.loads(out)["cells"] == []
+    with pytest.raises(SystemExit):
+        run([*arguments, "--part", "3/3"], Picky())
+    assert "a part is K/N" in capsys.readouterr().err
+
+
 def test_declines_and_claims_without_samples(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["picky", "--op", "tanh", "--dtype", "int64", "--dtype", "bool", "--fast"]
     assert run(arguments, Picky()) == 0

@@ -27,7 +27,7 @@ from tj_conformance.databases.op_db import operations, run_operation
 from tj_conformance.oracle.result import Kind, Result
 from tj_conformance.output import Output, suite_parser
 
-__all__ = ["Part", "Tally", "main", "part_of", "tally_dtype", "tally_errors", "tell"]
+__all__ = ["ALL", "Part", "Tally", "main", "part_of", "tally_dtype", "tally_errors", "tell"]
 
 
 @dataclass

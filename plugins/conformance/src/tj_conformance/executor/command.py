@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from tj_core.extend import TjError
 
+from tj_conformance.databases.tally import ALL, part_of
 from tj_conformance.executor.html import page
 from tj_conformance.executor.kit import AMOUNTS, Kit
 from tj_conformance.executor.operations import DTYPES, matching
@@ -34,6 +35,8 @@ def parser(prog: str = "tj conformance executor") -> argparse.ArgumentParser:
         help="operations of op_db, as in '*norm' (several: --op A --op B)",
     )  # fmt: skip
     made.add_argument("--dtype", metavar="NAME", action="append", choices=DTYPES)
+    made.add_argument("--part", metavar="K/N", type=part_of, default=ALL, help="of the operations")
+    made.add_argument("--seconds", type=float, default=float("inf"), help="no new operation after")
     amount = made.add_mutually_exclusive_group()
     amount.add_argument("--fast", dest="amount", action="store_const", const="fast")
     amount.add_argument("--full", dest="amount", action="store_const", const="full")
@@ -52,15 +55,15 @@ def main(arguments: list[str], find: Callable[[str], Subject] = subject) -> int:
     given = parser().parse_args(arguments)
     tested = find(given.name)
     region = tested.executor.fusion is not None
-    operations = matching(given.op, region=region)
+    operations = given.part.of(matching(given.op, region=region))
     if not operations:
         raise TjError(f"no operation of op_db fits {', '.join(given.op)}")
     dtypes = tuple(given.dtype or DTYPES)
-    kit = Kit(tested, AMOUNTS[given.amount], given.bitwise, given.first, dtypes)
+    kit = Kit(tested, AMOUNTS[given.amount], given.bitwise, given.first, dtypes, given.seconds)
     for cell in kit.run(operations):
         if cell.takes or cell.findings:
             print(f"{cell.operation}, {cell.dtype}: {cell.text}", file=sys.stderr, flush=True)
-    if given.op:
+    if given.op or given.part != ALL:
         kit.report.untried = ()  # other operations may reach them
     show(kit.report, Console(stderr=given.json == "-"))
     if given.json:

@@ -35,6 +35,7 @@ def page(report: Report) -> str:
         *_list("Findings", [_finding(f) for f in report.findings]),
         *_list("Declined", [escape(text) for text in _declined(report)]),
         *_list("Claims that no sample reaches", [escape(key) for key in report.untried]),
+        *_list("Operations that there was no time for", [escape(name) for name in report.left]),
         *_list("Tolerances", [escape(text) for text in report.tolerances]),
         "</html>",
         "",

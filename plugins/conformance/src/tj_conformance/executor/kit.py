@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -53,13 +54,17 @@ AMOUNTS = {
 
 @dataclass
 class Kit:
-    """A run for one executor, in ``dtypes``. ``first`` ends it at the first finding."""
+    """A run for one executor, in ``dtypes``.
+
+    ``first`` ends it at the first finding; after ``seconds`` no new operation begins.
+    """
 
     subject: Subject
     amount: Amount = AMOUNTS["usual"]
     bitwise: bool = False
     first: bool = False
     dtypes: tuple[str, ...] = DTYPES
+    seconds: float = float("inf")
     report: Report = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +72,11 @@ class Kit:
 
     def run(self, operations: Iterable[Operation]) -> Iterator[Cell]:
         """Run ``operations``; yield each cell when it is done."""
+        end = time.monotonic() + self.seconds
         for operation in operations:
+            if time.monotonic() > end:
+                self.report.left += (operation.name,)
+                continue
             torch.compiler.reset()
             known = False
             for number, dtype in enumerate(d for d in operation.dtypes if d in self.dtypes):
@@ -79,7 +88,8 @@ class Kit:
                 yield cell
                 if self.first and self.report.findings:
                     return
-        self._untried()
+        if not self.report.left:
+            self._untried()
 
     def cell(self, operation: Operation, dtype: str) -> tuple[Cell, bool]:
         """The cell of one operation and data type, and True if the executor knows any call."""

@@ -61,12 +61,16 @@ class Cell:
 
 @dataclass
 class Report:
-    """All cells of a run for ``owner``; ``untried`` are claims that no sample reached."""
+    """All cells of a run for ``owner``.
+
+    ``untried`` are claims that no sample reached, ``left`` operations that there was no time for.
+    """
 
     executor: str
     owner: str
     cells: list[Cell] = field(default_factory=list)
     untried: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
     tolerances: tuple[str, ...] = ()
 
     @property
@@ -112,5 +116,6 @@ class Report:
             "summary": self.summary,
             "tolerances": list(self.tolerances),
             "untried_claims": list(self.untried),
+            "operations_left": list(self.left),
             "cells": [c.as_dict() for c in self.shown],
         }

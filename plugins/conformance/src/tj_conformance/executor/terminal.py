@@ -71,6 +71,10 @@ def _notes(report: Report) -> list[str]:
     others = [f"{c.operation}, {c.dtype}: {text}" for c in report.shown for text in c.others]
     return [
         *(f"no sample reaches the claim of {key}" for key in report.untried),
+        *(
+            [f"no time for {len(report.left)} operations: {', '.join(report.left)}"]
+            * bool(report.left)
+        ),
         *(f"tolerance of {text}" for text in report.tolerances),
         *(f"differs without the executor, too: {text}" for text in others),
     ]
