@@ -67,7 +67,7 @@ ROOMS = {
     ),
     "tj_report": ("memory", "data", "page", "command", "plugin"),
     "tj_conformance": (
-        "options", "suites", "sampling", "chunks", "fuser", "oracle", "programs", "names",
+        "options", "suites", "sampling", "output", "chunks", "fuser", "oracle", "programs", "names",
         "meaning", "databases", "models", "gradients", "executor", "sweep", "installed", "plugin",
     ),
 }  # fmt: skip

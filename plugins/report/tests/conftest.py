@@ -116,7 +116,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def errors(browser: Any) -> Callable[[], list[Any]]:
-    """What the page's scripts have raised since the last call."""
+    """Errors that the page's scripts have raised since the last call."""
     return lambda: [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
 
 

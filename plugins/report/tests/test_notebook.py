@@ -1,6 +1,6 @@
 """A notebook as its reader sees it: run by a Jupyter kernel, shown in a headless Chromium.
 
-``tox run -e browser`` runs this. ``SCREENSHOTS=docs`` takes notebook.png anew.
+``SCREENSHOTS=docs tox run -e browser`` takes notebook.png anew.
 """
 
 from __future__ import annotations
