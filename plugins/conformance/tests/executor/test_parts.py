@@ -52,6 +52,26 @@ def test_layouts_of_some_tensors_only() -> None:
     assert all(LAYOUTS[name](scalar) is scalar for name in ("transposed", "gaps", "size 0"))
 
 
+class Products:
+    """Takes products of two matrices, which the first samples of `matmul` are not."""
+
+    tj_name = "products"
+
+    @hookimpl
+    def tj_executors(self) -> tuple[Executor, ...]:
+        claims: RuleTable[Claim] = RuleTable("claim")
+        claims.set("aten.mm.default", Claim(torch.mm))
+        return (Executor("products", claims),)
+
+
+def test_later_samples_of_other_ranks_are_tried() -> None:
+    tested = subject("products", [Products(), "torch", "autograd"])
+    kit = Kit(tested, Amount(6, 0, False), dtypes=("float32",))
+    cell, other = kit.run([operation("matmul"), operation("sum")])
+    assert cell.taken > 0
+    assert (other.taken, 2 <= other.samples < 6) == (0, True), "after two, one of each rank"
+
+
 def test_calls_like_a_call() -> None:
     x = torch.arange(6.0).reshape(2, 3).t().requires_grad_()
     call = Call((x, torch.tensor([2, 4, 0])), {"scale": torch.ones(2)})

@@ -128,14 +128,16 @@ class _Cell:
     def run(self) -> None:
         probed, most = 0, self.kit.amount.probed
         calls = self.operation.calls(self.cell.dtype, self.kit.amount.samples)
+        ranks = set[tuple[int, ...]]()
         for number, call in enumerate(calls):
+            if number > 1 and not self.known and _ranks(call) in ranks:
+                continue  # like one without any call that the executor has a claim for
+            ranks.add(_ranks(call))
             one = _Sample(self, number, call)
             takes = one.look()
             if self.done:
                 return
             self.known = self.known or one.asked
-            if number and not self.known:
-                return  # two samples, and no call that the executor has a claim for
             if takes and self.deep and (most is None or probed < most):
                 probed += 1
                 one.probe()
@@ -345,6 +347,11 @@ def _few(x: torch.Tensor) -> torch.Tensor:
         for dim in range(x.dim()):
             x = x.narrow(dim, 0, min(3, x.shape[dim]))
     return (x * 4).round() / 4 if x.is_floating_point() else x.clone()
+
+
+def _ranks(call: Call) -> tuple[int, ...]:
+    """The ranks of the tensors of ``call``, which often decide of which operators it consists."""
+    return tuple(x.dim() for x in tensors(call))
 
 
 def _moved(changed: Call, call: Call) -> bool:
