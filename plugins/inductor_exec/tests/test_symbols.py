@@ -83,6 +83,24 @@ def test_one_region_serves_many_sizes(program: Callable[..., torch.Tensor]) -> N
 
 
 @pytest.mark.slow
+def test_strides_that_are_squares() -> None:
+    """Of three equal sizes, which Inductor's formula of the operator makes anew."""
+
+    def squared(x: torch.Tensor) -> Any:
+        out, index = torch.nn.functional.adaptive_max_pool1d(x * 1, 3, True)
+        return (out + 1) * out, index + 1
+
+    g = tj.jit(squared, session=session(), dynamic=True)
+    for n in (3, 4, 6):
+        x = torch.rand(n, n, n)
+        for got, expected in zip(g(x), squared(x), strict=True):
+            torch.testing.assert_close(got, expected)
+            assert got.stride() == expected.stride()
+    assert tj.stats(g).misses == 1
+    assert regions(g) == ["region"]
+
+
+@pytest.mark.slow
 def test_the_backward_reads_each_size_once_and_is_one_region() -> None:
     g = tj.jit(mixed, session=session(), dynamic=True)
     w = torch.randn(16, 32, requires_grad=True)

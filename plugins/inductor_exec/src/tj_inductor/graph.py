@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -67,13 +68,24 @@ def as_declared(
         if not isinstance(p, TensorProxy) or not isinstance(value, torch.Tensor):
             return value
         strides = [_size(n, symbols) for n in p.strides]
-        sizes = zip(value.shape, value.stride(), strides, strict=True)
-        free = p.name not in seen
-        if all(mine == theirs or (free and size == 1) for size, mine, theirs in sizes):
-            return value
+        with contextlib.nullcontext() if symbols is None else _untraced():
+            sizes = zip(value.shape, value.stride(), strides, strict=True)
+            free = p.name not in seen
+            if all(mine == theirs or (free and size == 1) for size, mine, theirs in sizes):
+                return value
         return _copied(_example(p, symbols), value)
 
     return found
+
+
+def _untraced() -> contextlib.AbstractContextManager[object]:
+    """A context in which ``make_fx`` does not trace comparisons of numbers.
+
+    Of PyTorch before 2.14 it traces none of ``s0**2``, a stride of three equal dimensions.
+    """
+    from tj_inductor.adapter.names import disable_proxy_modes_tracing
+
+    return disable_proxy_modes_tracing()
 
 
 def _copied(like: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

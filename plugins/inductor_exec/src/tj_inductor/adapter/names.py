@@ -109,7 +109,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._inductor.virtualized": {"V": ("tell Inductor the fake tensors' mode", REGIONS)},
     "torch._ops": {"OpOverload": ("tell operators from functions", REGIONS)},
     "torch._subclasses.fake_tensor": {"FakeTensorMode": ("trace without data", REGIONS)},
-    "torch.fx.experimental.proxy_tensor": {"make_fx": ("trace a region to operators", REGIONS)},
+    "torch.fx.experimental.proxy_tensor": {
+        "make_fx": ("trace a region to operators", REGIONS),
+        "disable_proxy_modes_tracing": ("compare strides that are symbols", SYMBOLS),
+    },
     "torch.utils._filelock": {
         "FileLock": ("lock a file that another process may build", FOUND_AGAIN),
     },
