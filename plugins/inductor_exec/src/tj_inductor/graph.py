@@ -85,7 +85,8 @@ def _untraced() -> contextlib.AbstractContextManager[object]:
     """
     from tj_inductor.adapter.names import disable_proxy_modes_tracing
 
-    return disable_proxy_modes_tracing()
+    context: contextlib.AbstractContextManager[object] = disable_proxy_modes_tracing()
+    return context
 
 
 def _copied(like: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
