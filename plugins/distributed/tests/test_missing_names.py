@@ -1,37 +1,89 @@
-"""A private name that PyTorch lacks costs the agreement of ranks, with one warning."""
+"""A private name that PyTorch lacks costs one feature, with one warning."""
 
 from __future__ import annotations
 
 import dataclasses
+import threading
+from collections.abc import Iterator
 
 import pytest
 import tj_core as tj
 import torch
-from tj_distributed import names, plugin, probes
+from tj_distributed import adapter, names, plugin, probes, waits
 from tj_distributed.options import Options
 from tj_torch.capture.lost_features import forget_said
 from torch import distributed
 
 
 @pytest.mark.probe
-def test_the_probe_finds_nothing() -> None:
-    probes.agreeing()
-    assert names.TABLE.missing() == {}
+def test_the_probes_find_nothing() -> None:
+    assert names.TABLE.probe() == {}
 
 
-@pytest.mark.parametrize("name", names.NAMES)
-def test_a_missing_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = names.NAMES[name]
-    monkeypatch.setitem(names.NAMES, name, dataclasses.replace(known, path="torch._no.such"))
+@pytest.fixture
+def lacking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without the name that the test is parametrized by."""
+    known = names.NAMES[request.param]
+    changed = dataclasses.replace(known, path="torch._no.such")
+    monkeypatch.setitem(names.NAMES, request.param, changed)
     monkeypatch.setattr(names.TABLE, "lost", {})
     monkeypatch.setattr(names.TABLE, "looked", False)
+    names.forget()
     forget_said(["tj-distributed"])
+    yield
+    names.forget()
+
+
+def needing(feature: str) -> list[str]:
+    return [name for name, known in names.NAMES.items() if feature in known.features]
+
+
+@pytest.mark.parametrize("lacking", needing(names.AGREE), indirect=True)
+@pytest.mark.usefixtures("lacking")
+def test_without_agreement() -> None:
     with pytest.warns(tj.TjWarning, match="ranks that agree"):
         session = tj.Session(["torch", "distributed"])
     f = tj.jit(lambda x: x + 1, session=session)
     assert f(torch.ones(2)).tolist() == [2, 2]
     assert "distributed.begin" not in str(tj.last_trace(f))
     assert not plugin.tj_transforms(Options())
+
+
+@pytest.mark.parametrize("lacking", needing(names.WAITS), indirect=True)
+@pytest.mark.usefixtures("lacking")
+def test_without_waits_that_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(tj.TjWarning, match="waits that end.* it waits as PyTorch does"):
+        tj.Session(["torch", "distributed"])
+    monkeypatch.setattr(waits.Waits, "wait_for", None)
+    probes.agreeing()
+    waits.wait_for(torch.ones(2), pytest.fail, pytest.fail)
+
+
+def test_waits_in_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.10 needs them; they find collectives of the forward's thread in all versions."""
+    if not distributed.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    began, where = threading.get_ident(), list[int]()
+
+    def finish(tensor: torch.Tensor) -> None:
+        """Find nothing outside of a backward, as in PyTorch 2.10."""
+        if torch._C._current_autograd_node() is not None:
+            where.append(threading.get_ident())
+            adapter.finish(tensor)
+
+    monkeypatch.setattr(waits, "finish", finish)
+    with torch.inference_mode():
+        probes.waiting()
+    assert len(where) == 1
+    assert began not in where
+
+
+def test_the_probe_finds_waits_that_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not distributed.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    monkeypatch.setattr(waits, "finish", lambda tensor: None)
+    with pytest.raises(AssertionError, match="no collective of another"):
+        probes.waiting()
 
 
 def test_the_probe_finds_an_announcement_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

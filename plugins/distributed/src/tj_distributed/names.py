@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from tj_torch.extend import Feature, Table, forget_names, later, names_finder, names_in, say_lost
 
-__all__ = ["AGREE", "NAMES", "TABLE", "forget", "look"]
+__all__ = ["AGREE", "NAMES", "TABLE", "WAITS", "forget", "look"]
 
 AGREE = "ranks that agree"
+WAITS = "waits that end"
 
 NAMES = names_in(
     {
+        "torch._C._distributed_c10d": {
+            "_get_work_registry_size": ("see if threads find each other's collectives", WAITS),
+        },
         "torch.distributed.distributed_c10d": {
             "_resolve_process_group": ("find the group of a program's collectives", AGREE),
         },
         "torch.ops._c10d_functional": {
+            "all_reduce.default": ("start a collective, in a probe", WAITS),
             "wait_tensor.default": ("wait for a collective in a thread", AGREE),
         },
     },
-    called={"_resolve_process_group": "resolve_group", "wait_tensor.default": "WAIT"},
+    called={
+        "_get_work_registry_size": "unfinished",
+        "_resolve_process_group": "resolve_group",
+        "all_reduce.default": "ALL_REDUCE",
+        "wait_tensor.default": "WAIT",
+    },
 )
 """The names in each module, as PyTorch 2.10 to 2.15 have them, with uses and features."""
 
@@ -32,6 +42,12 @@ TABLE = Table(
             "ranks that run different collectives raise",
             "they wait for each other, or add up what does not belong together, as in eager",
             probe=later("tj_distributed.probes", "agreeing"),
+        ),
+        Feature(
+            WAITS,
+            "a rank that waits for a collective ends with what another has found",
+            "it waits as PyTorch does, and gets the error of PyTorch's backend",
+            probe=later("tj_distributed.probes", "waiting"),
         ),
     ),
 )

@@ -1,16 +1,20 @@
-"""Small program that shows whether groups and waits of PyTorch do what tj-distributed needs."""
+"""Small programs that show whether groups and waits of PyTorch do what tj-distributed needs."""
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 
 import tj_core as tj
 import torch
 from torch import distributed
 
+from tj_distributed import names
 from tj_distributed.groups import GROUPS
+from tj_distributed.waits import Waits
 
-__all__ = ["agreeing"]
+__all__ = ["agreeing", "waiting"]
 
 
 def agreeing() -> None:
@@ -18,11 +22,9 @@ def agreeing() -> None:
 
     Not where this process has a group already: its store is the user's.
     """
-    if not distributed.is_gloo_available() or distributed.is_initialized():
-        return
-    store = distributed.HashStore()
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
+    with _group() as made:
+        if not made:
+            return
         f = tj.jit(_summed, session=tj.Session(["torch", "distributed"]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -31,6 +33,38 @@ def agreeing() -> None:
         assert "distributed.begin(" in text, "nothing is announced"
         assert "distributed.wait(" in text, "nothing is waited for"
         assert GROUPS.runs() == 1, "the announcement has not run"
+
+
+def waiting() -> None:
+    """See that another thread's wait finds a collective of this one, in one of the two ways."""
+    with _group() as made:
+        if not made:
+            return
+        before, waits, group = names.unfinished(), Waits(), distributed.group.WORLD
+        assert group is not None
+        x = names.ALL_REDUCE(torch.ones(2), "sum", group.group_name)
+        try:
+            assert names.unfinished() > before, "collectives are not counted"
+            waits.wait_for(x, _nothing, _nothing)
+            assert names.unfinished() == before, "a thread finds no collective of another"
+        finally:
+            names.WAIT(x)
+
+
+def _nothing(*error: BaseException) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _group() -> Iterator[bool]:
+    """A group of this process alone; False where it has one already, or there is no gloo."""
+    if not distributed.is_gloo_available() or distributed.is_initialized():
+        yield False
+        return
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        yield True
     finally:
         distributed.destroy_process_group()
 

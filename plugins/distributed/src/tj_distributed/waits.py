@@ -2,6 +2,10 @@
 
 PyTorch's wait cannot be left before the backend's timeout, and a rank whose partner raises instead
 of joining would stay in it. So another thread waits, and this one looks for what was found.
+
+A thread of PyTorch 2.10 finds none of the collectives that another has started, and its wait is
+over at once. Only a backward finds those of the thread of its forward; there, the other thread
+runs one.
 """
 
 from __future__ import annotations
@@ -9,14 +13,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Any
 
+import torch
+
+from tj_distributed import names
 from tj_distributed.adapter import finish
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["wait_for"]
+__all__ = ["Waits", "wait_for"]
 
 _LOOK = 0.02
 """Seconds between two looks at what others have found."""
@@ -26,22 +31,92 @@ class _Waiter:
     """A thread that waits for one collective after another."""
 
     def __init__(self) -> None:
-        self.given: queue.SimpleQueue[tuple[torch.Tensor, threading.Lock, list[BaseException]]]
+        self.given: queue.SimpleQueue[tuple[_Wait, threading.Lock, list[BaseException]]]
         self.given = queue.SimpleQueue()
         threading.Thread(target=self._serve, name="tj-wait", daemon=True).start()
 
     def _serve(self) -> None:
         while True:
-            tensor, done, answer = self.given.get()
+            wait, done, answer = self.given.get()
             try:
-                finish(tensor)
+                wait()
             except BaseException as error:  # the caller raises it
                 answer.append(error)
+            del wait  # and the tensor with it
             done.release()
 
 
-_idle: list[_Waiter] = []
-"""Waiters without work. One that an error has left in a wait does not come back."""
+_Wait = Callable[[], Any]
+
+
+class Waits:
+    """Threads that wait for others, and if they find collectives only in a backward.
+
+    ``in_backward`` is seen in the first wait for a collective that this thread has started.
+    """
+
+    def __init__(self) -> None:
+        self.in_backward: bool | None = None
+        # One that an error has left in a wait does not come back.
+        self._idle: list[_Waiter] = []
+
+    def wait_for(
+        self,
+        tensor: torch.Tensor,
+        check: Callable[[], None],
+        explain: Callable[[BaseException], None],
+    ) -> None:
+        """Wait as the module's `wait_for` says."""
+        unfinished = names.unfinished() if self.in_backward is None else 0
+        wait = _in_backward(tensor) if self.in_backward else partial(finish, tensor)
+        error = self._run(wait, check)
+        if unfinished:
+            self.in_backward = names.unfinished() == unfinished
+            if self.in_backward:
+                self._idle.clear()  # what has looked outside of a backward looks no other way
+                self.wait_for(tensor, check, explain)
+        if error is not None:
+            explain(error)
+            raise error
+
+    def _run(self, wait: _Wait, check: Callable[[], None]) -> BaseException | None:
+        """Error of ``wait``, which runs in another thread; ``check`` may raise before."""
+        try:
+            waiter = self._idle.pop()
+        except IndexError:
+            waiter = _Waiter()
+        done, answer = threading.Lock(), list[BaseException]()
+        done.acquire()
+        waiter.given.put((wait, done, answer))
+        while not done.acquire(timeout=_LOOK):
+            check()
+        self._idle.append(waiter)
+        return answer[0] if answer else None
+
+
+class _Finish(torch.autograd.Function):
+    """Nothing, whose backward waits for a collective of the thread that runs the forward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
+        ctx.held = held
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, None]:
+        finish(*ctx.held)
+        return None, None
+
+
+def _in_backward(tensor: torch.Tensor) -> _Wait:
+    """A backward that waits for the collective that gives ``tensor``, for another thread."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.ones((), device="cpu", requires_grad=True)
+        made: torch.Tensor = _Finish.apply(x, [tensor])  # type: ignore[no-untyped-call]
+        return made.backward
+
+
+_WAITS = Waits()
 
 
 def wait_for(
@@ -54,16 +129,5 @@ def wait_for(
     """
     if tensor.device.type != "cpu":  # waits of other devices are for streams, and return at once
         return
-    try:
-        waiter = _idle.pop()
-    except IndexError:
-        waiter = _Waiter()
-    done, answer = threading.Lock(), list[BaseException]()
-    done.acquire()
-    waiter.given.put((tensor, done, answer))
-    while not done.acquire(timeout=_LOOK):
-        check()
-    _idle.append(waiter)
-    if answer:
-        explain(answer[0])
-        raise answer[0]
+    if names.WAITS not in names.TABLE.lost:
+        _WAITS.wait_for(tensor, check, explain)
