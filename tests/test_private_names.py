@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import tj_core as tj
 import torch
 
 if TYPE_CHECKING:
@@ -35,8 +37,12 @@ NO_TABLE = ("tj_conformance", "tj_example_subclass")
 """Packages without a table: one compares with PyTorch's inside, one is no plugin."""
 
 
+_PATH = re.compile(r"\w+(\.\w+)+\.?")
+"""The text of a name, or of the start of one; no text that mentions one."""
+
+
 def private_names(file: Path) -> Iterator[str]:
-    """The names of PyTorch with an underscore that ``file`` imports or looks up."""
+    """The names of PyTorch with an underscore that ``file`` imports, looks up, or has as text."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"), str(file))):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
@@ -44,9 +50,8 @@ def private_names(file: Path) -> Iterator[str]:
             found = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute):
             found = [ast.unparse(node)]
-        elif isinstance(node, ast.Dict):  # a table of names, by module
-            keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
-            found = [key for key in keys if isinstance(key, str)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = [node.value.rstrip(".")] if _PATH.fullmatch(node.value) else []
         else:
             continue
         yield from (name for name in found if _is_private(name))
@@ -92,6 +97,22 @@ def test_what_adapters_use_stands_in_a_table(distributions: Distributions, paths
         if not any(f"{path}.".startswith(f"{name}.") for path in paths)
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("table", ["levels", "stateless", "denied", "flags"])
+def test_rules_for_private_names_stand_in_a_table(table: str, paths: set[str]) -> None:
+    """Keys and paths of rules may be put together, where no source has them whole."""
+    rules = tj.Session().tables[table]
+    names = {text for rule in rules for text in _texts((rule.key, rule.value)) if _is_private(text)}
+    assert sorted(names - paths) == []
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _texts(item)
 
 
 OF_OBJECTS = {

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from tj_core.extend import BoundSymbol, TensorProxy, Trace
 
+from tj_distributed.names import NAMES
+
 __all__ = [
     "PREFIX",
     "TORCH_WAIT",
@@ -23,8 +25,8 @@ __all__ = [
     "to_text",
 ]
 
-PREFIX = "torch.ops._c10d_functional."
-TORCH_WAIT = f"{PREFIX}wait_tensor.default"
+TORCH_WAIT = NAMES["WAIT"].path
+PREFIX = TORCH_WAIT.removesuffix("wait_tensor.default")
 
 
 class Collective(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tj_core.extend import CaptureError
+from tj_torch.capture import levels
 from tj_torch.capture.dynamo import foundations
 from tj_torch.capture.dynamo.features import FEATURES
 from tj_torch.capture.dynamo.foundations import FOUNDATIONS, NAMES
@@ -23,8 +24,9 @@ from tj_torch.dispatch import dynamo as programs
 from tj_torch.guards import ambient
 from tj_torch.ops.context import tracker
 from tj_torch.ops.context.ambient import ambient_context
+from tj_torch.ops.facts import stateless
 from tj_torch.runtime import forms, thread_state
-from tj_torch.torch_private import eager, ops, runtime
+from tj_torch.torch_private import eager, ops, runtime, texts
 from tj_torch.torch_private.lookup import MissingNameError, finder, names_in
 
 BY_NAME = {f.name: f for f in FEATURES}
@@ -98,6 +100,8 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     eager.GRADIENTS: (runtime, "_get_current_graph_task_keep_graph", lambda: True),
     eager.FLAGS: (programs, "flags_of", lambda trace, table: ()),
     eager.INFERENCE: (tracker.ContextTracker, "_enter_inference", _unnoticed),
+    texts.LEVELS: (levels, "LEVEL_FUNCTIONS", ()),
+    texts.NOTES: (stateless, "NOTE_FUNCTIONS", ()),
     eager.CONVOLUTIONS: (ops, "_select_conv_backend", lambda *args: torch.float32),
 }
 """Replacements by which a feature has no effect."""

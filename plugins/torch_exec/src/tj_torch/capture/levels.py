@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import BoundSymbol, RuleTable
 
+from tj_torch.torch_private.texts import LEVEL_FUNCTIONS
+
 if TYPE_CHECKING:
     import torch
 
@@ -23,37 +25,12 @@ __all__ = ["LEVELS", "changes_state", "escaping", "groups", "outside", "rules"]
 LEVELS = "levels"
 """Name of the rule table."""
 
-_HOMES = (
-    "torch._C",
-    "torch._C._autograd",
-    "torch._C._functorch",
-    "torch._functorch.predispatch",
-    "torch._functorch.vmap",
-    "torch.autograd.forward_ad",
-)
-"""Modules in which versions of PyTorch keep the functions that set up a level."""
-
 
 def rules() -> RuleTable[bool]:
     """Functions that `torch.func` calls to set up a level, and whose effects it reverts."""
     table: RuleTable[bool] = RuleTable(LEVELS, rule_type=bool)
-    for home in _HOMES:
-        for name in (
-            "lazy_load_decompositions",
-            "_maybe_load_decompositions",
-            "_saved_tensors_hooks_disable",
-            "_saved_tensors_hooks_enable",
-            "_set_fwd_grad_enabled",
-            "set_inplace_requires_grad_allowed",
-            *(
-                f"_{kind}_{step}_nesting"
-                for kind in ("grad", "jvp", "vmap", "func")
-                for step in ("increment", "decrement")
-            ),
-            "_enter_dual_level",
-            "_exit_dual_level",
-        ):
-            table.set(f"{home}.{name}", True)
+    for path in LEVEL_FUNCTIONS:
+        table.set(path, True)
     return table
 
 

@@ -13,11 +13,9 @@ from typing import Any
 import torch
 
 from tj_torch.guards.modules import GLOBAL_HOOKS
+from tj_torch.torch_private.texts import OUTER_HOOKS
 
 __all__ = ["around", "has_outer_hooks"]
-
-_OUTSIDE = ("torch.distributed.fsdp.", "torch.distributed._composable")
-"""Packages of PyTorch whose hooks call ``torch._dynamo.disable`` inside, which has no mark."""
 
 
 def has_outer_hooks(module: Any) -> bool:
@@ -45,7 +43,7 @@ def _is_outer(hook: Any) -> bool:
     function = getattr(hook, "__func__", hook)
     if getattr(function, "_torchdynamo_disable", False):  # what torch.compiler.disable returns
         return True
-    return str(getattr(function, "__module__", None)).startswith(_OUTSIDE)
+    return str(getattr(function, "__module__", None)).startswith(OUTER_HOOKS)
 
 
 def around(

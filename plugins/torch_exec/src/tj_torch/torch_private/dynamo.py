@@ -40,6 +40,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "torch._dynamo": {
+        "config.disable": ("heed the setting by which nothing is compiled", "stances"),
         "convert_frame": ("capture a whole program, one at a time",),
         "exc": ("break a graph, and know why Dynamo broke one",),
         "guards": ("replace how guards are built",),

@@ -48,7 +48,8 @@ from tj_torch.torch_private.eager import (
     _VariableFunctions,
     asserted_number,
 )
-from tj_torch.torch_private.lookup import MissingNameError, find
+from tj_torch.torch_private.lookup import MissingNameError
+from tj_torch.torch_private.texts import WHERE_IMPORTED
 
 __all__ = [
     "ASSERTED_NUMBER",
@@ -376,7 +377,8 @@ def factories() -> Any:
 
 def is_input_check(module: torch.nn.Module) -> bool:
     """Test for the module by which an exported program checks its inputs."""
-    return type(module).__name__ == "GuardsFn" and type(module).__module__ == "torch.export._unlift"
+    kind = type(module)
+    return f"{kind.__module__}.{kind.__qualname__}" == WHERE_IMPORTED["GuardsFn"].path
 
 
 @contextlib.contextmanager
@@ -402,11 +404,11 @@ def same_masks() -> Iterator[Callable[[], bool]]:
 
     The placements are shared by all calls alike. What is given says whether one is changed now.
     """
-    module = sys.modules.get("torch.distributed.tensor._ops._mask_buffer")
-    if module is None:
+    buffer = WHERE_IMPORTED["MaskBuffer"]
+    if buffer.path.rpartition(".")[0] not in sys.modules:
         yield lambda: False
         return
-    kind, found = find(f"{module.__name__}.MaskBuffer"), dict[int, tuple[Any, Any, int]]()
+    kind, found = buffer.find(), dict[int, tuple[Any, Any, int]]()
 
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Any, *args: Any) -> Any:

@@ -28,6 +28,7 @@ from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.thread_state import kept
 from tj_torch.torch_private.ops import without_saved_tensor_hooks
 from tj_torch.torch_private.runtime import function_modes as function_mode_count
+from tj_torch.torch_private.texts import LOGGERS
 
 if TYPE_CHECKING:
     from tj_torch.capture.dynamo.observations import Observations
@@ -160,8 +161,7 @@ def _quiet() -> Iterator[None]:
     non-leaf), and of what the program warns of again at run time; where warnings are errors, these
     would look like failures of the program.
     """
-    names = ("torch._subclasses.fake_tensor", "torch._dynamo", "torch._guards")
-    with muted(*names), warnings.catch_warnings():
+    with muted(*LOGGERS), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 

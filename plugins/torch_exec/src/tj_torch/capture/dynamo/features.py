@@ -29,13 +29,13 @@ from tj_torch.capture.dynamo import globals as own_globals
 from tj_torch.capture.dynamo.asserts import keep_assertions
 from tj_torch.capture.dynamo.attribute_writes import leave_unassignable
 from tj_torch.capture.dynamo.autograd_functions import exactly
-from tj_torch.capture.dynamo.foundations import FOUNDATIONS, NAMES, WHERE_IMPORTED
+from tj_torch.capture.dynamo.foundations import FOUNDATIONS, NAMES
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.capture.dynamo.patches import leave_frames, noting
 from tj_torch.capture.lost_features import say_lost
 from tj_torch.ops.fakes.modes import corrected_fake_kernels
-from tj_torch.torch_private import composable, dynamo
+from tj_torch.torch_private import composable, dynamo, texts
 from tj_torch.torch_private.features import Correction, Needs, apply_features, missing
 from tj_torch.torch_private.lookup import Name
 from tj_torch.torch_private.tables import Table
@@ -398,7 +398,7 @@ def _missing() -> dict[str, str]:
 
 def _replaced() -> Iterator[Name]:
     """The members of Dynamo's classes and modules that corrections replace, and rare names."""
-    yield from WHERE_IMPORTED
+    yield from texts.WHERE_IMPORTED.values()
     for feature in FEATURES:
         with noting() as seen, contextlib.suppress(Exception), ExitStack() as stack:
             feature.apply(stack, Observations())

@@ -231,3 +231,32 @@ def convolutions() -> None:
     args = (grad, x, weight, [1], [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     found = ops.convolution_backend(args)
     assert found == "Slow2d", f"a convolution runs {found!r}"
+
+
+def _follows(text: str) -> None:
+    """See that the last call of ``f``, a cosine, has an expansion."""
+    with scope_of(text) as scope:
+        f = jitted(scope["f"], tj.Session(["torch"]))
+        f(torch.ones(3))
+        last = tj.last_trace(f).calls[-1]
+        assert last.symbol.qualname == "torch.cos", f"the last call is {last.symbol.qualname}"
+        assert last.body is not None, "what comes before is not known by its name"
+
+
+def levels() -> None:
+    """See that calls after transforms of torch.func are expanded."""
+    _follows("""
+from torch.func import grad, jvp, vmap
+def f(x):
+    y = vmap(grad(torch.sin))(x)
+    return jvp(torch.sin, (y,), (y,))[1].cos()
+""")
+
+
+def notes() -> None:
+    """See that calls after a note are expanded."""
+    _follows("""
+def f(x):
+    torch._C._log_api_usage_once("tj.probe")
+    return x.cos()
+""")

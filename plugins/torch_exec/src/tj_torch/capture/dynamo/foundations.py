@@ -10,7 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import foundation_probes as probes
-from tj_torch.torch_private import eager, shapes
+from tj_torch.torch_private import eager, shapes, texts
 from tj_torch.torch_private.features import Correction, Needs
 from tj_torch.torch_private.lookup import MissingNameError, Name
 
@@ -19,23 +19,10 @@ if TYPE_CHECKING:
 
     from tj_torch.torch_private.tables import Probe
 
-__all__ = ["FOUNDATIONS", "NAMES", "WHERE_IMPORTED", "essential_missing", "forget"]
+__all__ = ["FOUNDATIONS", "NAMES", "essential_missing", "forget"]
 
-NAMES: dict[str, Name] = {**eager.NAMES, **shapes.NAMES}
+NAMES: dict[str, Name] = {**eager.NAMES, **shapes.NAMES, **texts.NAMES}
 """The names that these features, and the feature ``capture``, need."""
-
-_EXPORTED = "exported programs"
-_MASKS = "masks of DTensor"
-
-WHERE_IMPORTED = (
-    Name(
-        "torch.distributed.tensor._ops._mask_buffer.MaskBuffer",
-        "leave the masks that placements of DTensor keep as they are",
-        (_MASKS,),
-    ),
-    Name("torch.export._unlift.GuardsFn", "know how a program checks its inputs", (_EXPORTED,)),
-)
-"""Names that are looked for where the program has imported their modules, which takes long."""
 
 
 @functools.cache
@@ -72,6 +59,7 @@ _BY_USE = Needs()
 """Of a feature that is found missing where it is used, after a capture."""
 
 _IN_EAGER = "programs that need it run in eager"
+_UNEXPANDED = "it is run as it is"
 
 FOUNDATIONS: tuple[Correction, ...] = (
     _feature(
@@ -135,14 +123,30 @@ FOUNDATIONS: tuple[Correction, ...] = (
         _IN_EAGER,
     ),
     _feature(
+        texts.LEVELS,
+        "what follows a transform of torch.func in a program is expanded",
+        probes.levels,
+        _BY_USE,
+        _UNEXPANDED,
+    ),
+    _feature(
+        texts.NOTES,
+        "what follows an assertion, or a note for a profiler, is expanded",
+        probes.notes,
+        _BY_USE,
+        _UNEXPANDED,
+    ),
+    _feature(
         shapes.MESHES,
         "programs are guarded on device meshes",
         None,
         _BY_USE,
         "each mesh is a program's own",
     ),
-    _feature(_MASKS, "masks that DTensor keeps are left as they are", None, _BY_USE, _IN_EAGER),
-    _feature(_EXPORTED, "exported programs check their inputs once", None, _BY_USE, _IN_EAGER),
+    _feature(
+        texts.MASKS, "masks that DTensor keeps are left as they are", None, _BY_USE, _IN_EAGER
+    ),
+    _feature(texts.EXPORTED, "exported programs check their inputs once", None, _BY_USE, _IN_EAGER),
 )
 """The features."""
 

@@ -19,6 +19,7 @@ from tj_torch.ops.fakes.handler_state import untouched
 from tj_torch.runtime.modes import function_mode_is_on
 from tj_torch.runtime.thread_state import kept
 from tj_torch.torch_private.runtime import below_functionalization
+from tj_torch.torch_private.texts import LOGGERS
 
 __all__ = ["hooked"]
 
@@ -133,7 +134,7 @@ class _Patient:
 @contextlib.contextmanager
 def _only_own_warnings() -> Iterator[None]:
     """Dynamo's runs on fake tensors warn of what the program will warn of when it runs."""
-    with muted("torch._subclasses.fake_tensor"), warnings.catch_warnings(record=True) as caught:
+    with muted(LOGGERS[0]), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for w in caught:

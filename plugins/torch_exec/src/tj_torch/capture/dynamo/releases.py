@@ -25,6 +25,7 @@ from tj_torch.capture.dynamo.patches import (
     with_settings,
     with_subclasses,
 )
+from tj_torch.torch_private.texts import WHERE_IMPORTED
 
 __all__ = [
     "ambient_state",
@@ -489,4 +490,4 @@ def captures_hooks_of_values() -> bool:
 
     Up to 2.10, such hooks are captured for compiled autograd alone.
     """
-    return find_spec("torch._higher_order_ops.register_hook") is not None
+    return find_spec(WHERE_IMPORTED["register_hook"].path) is not None

@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tj_torch.ops.errors import CannotExpand, MakesSubclass
 from tj_torch.ops.naming.paths import function_at
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper_class
+from tj_torch.torch_private.texts import LEVEL_MODULES
 
 __all__ = ["DENIED", "Denied", "rules"]
 
@@ -36,9 +37,6 @@ _STATEFUL = (
 """Functions that change global state."""
 
 _HOMES = ("torch", "torch.random", "torch.cuda", "torch.mps", "torch.mtia", "torch.xpu")
-
-_LEVELS = ("torch._C._autograd", "torch._C._functorch", "torch._functorch")
-"""Modules of functions that enter or leave levels of `torch.func` and hooks of autograd."""
 
 
 def rules() -> RuleTable[str]:
@@ -68,7 +66,7 @@ class Denied:
     def reason(self, fn: Callable[..., Any]) -> str | None:
         """Reason why ``fn`` must not run on fake tensors, None if it may."""
         module = str(getattr(fn, "__module__", ""))
-        if module.startswith(_LEVELS):
+        if module.startswith(LEVEL_MODULES):
             name = f"{module}.{getattr(fn, '__name__', '')}"
             return f"{name} works on the levels of torch.func, or on hooks of autograd"
         return self._reasons.get(fn) if isinstance(fn, Hashable) else None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from tj_core.extend import RuleTable
 
+from tj_torch.torch_private.texts import NOTE_FUNCTIONS
+
 __all__ = ["STATELESS", "rules"]
 
 STATELESS = "stateless"
@@ -17,13 +19,6 @@ STATELESS = "stateless"
 def rules() -> RuleTable[bool]:
     """Stateless calls of PyTorch."""
     table: RuleTable[bool] = RuleTable(STATELESS, rule_type=bool)
-    for name in (
-        "torch._C._log_api_usage_once",
-        "torch._assert",
-        "torch._check",
-        "torch.ops.profiler._record_function_enter_new.default",
-        "torch.ops.profiler._record_function_exit._RecordFunction",
-        "torch.clear_autocast_cache",
-    ):
+    for name in (*NOTE_FUNCTIONS, "torch.clear_autocast_cache"):
         table.set(name, True)
     return table

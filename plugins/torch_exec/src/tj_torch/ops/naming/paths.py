@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tj_torch.torch_private.eager import NAMES
 from tj_torch.torch_private.runtime import TENSOR_BASE
 
 __all__ = ["FUNCTIONS", "function_at", "leads_to", "own_path", "public_names", "walk"]
@@ -27,7 +28,7 @@ _PUBLIC = (
 )
 _CLASSES = ("torch.Tensor",)
 # Source of ``torch``'s own functions; a Python function of the same name hides some of them.
-_HIDDEN = ("torch._C._VariableFunctions",)
+_HIDDEN = (NAMES["_VariableFunctions"].path,)
 
 FUNCTIONS = (
     types.FunctionType,

@@ -12,6 +12,7 @@ import torch
 from tj_core.extend import RuleTable, Trace
 
 from tj_torch.ops.naming.paths import walk
+from tj_torch.torch_private.eager import NAMES
 
 __all__ = ["FLAGS", "flags_of", "rules"]
 
@@ -24,8 +25,10 @@ _ATTENTION = (
     "torch.backends.cuda.mem_efficient_sdp_enabled",
     "torch.backends.cuda.cudnn_sdp_enabled",
 )
-_PRODUCTS = ("torch._C._get_float32_matmul_precision", "torch._C._get_mkldnn_enabled")
-_CUDNN = ("torch._C._get_cudnn_enabled", "torch._C._get_cudnn_deterministic")
+_PRODUCTS = tuple(
+    NAMES[name].path for name in ("_get_float32_matmul_precision", "_get_mkldnn_enabled")
+)
+_CUDNN = tuple(NAMES[name].path for name in ("_get_cudnn_enabled", "_get_cudnn_deterministic"))
 
 _READ: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scaled_dot_product_attention multi_head_attention_forward", _ATTENTION),
