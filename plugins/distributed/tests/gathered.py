@@ -8,17 +8,20 @@ from typing import Any
 
 import tj_core as tj
 import torch
-from tj_conformance.oracle.versions import left_to_this_version
 from torch import distributed, nn
 from torch.distributed import _functional_collectives as functional
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+CAPTURED = hasattr(functional, "all_gather_single_autograd")
+"""PyTorch 2.13 and newer have gathers of operators alone, under another name.
+
+Older ones have a `torch.autograd.Function` in each: 2.10 breaks the graph there, 2.11 captures it,
+and what it gathers is saved.
+"""
+
 GATHER: Any = (
-    getattr(  # PyTorch 2.13 has renamed it
-        functional, "all_gather_single_autograd", None
-    )
-    or functional.all_gather_tensor_autograd
+    functional.all_gather_single_autograd if CAPTURED else functional.all_gather_tensor_autograd
 )
 
 PLUGINS = ["torch", "autograd", "distributed"]
@@ -89,7 +92,7 @@ def session(budget: float) -> tj.Session:
 def train(tag: str | None, budget: float = 1.0) -> dict[str, Any]:
     """Loss and gradients of a sharded model in eager and jitted, what is saved, and what runs.
 
-    The latter not where this PyTorch leaves gathers, each a `torch.autograd.Function`, to itself.
+    The latter not before PyTorch 2.13.
     """
     found: dict[str, Any] = {}
     for kind in ("eager", "jitted"):
@@ -100,7 +103,7 @@ def train(tag: str | None, budget: float = 1.0) -> dict[str, Any]:
         loss = run(data()).pow(2).sum()
         loss.backward()
         found[kind] = [loss.detach(), *(p.grad for p in net.parameters())]
-    if left_to_this_version(tj.stats(run).fallbacks):
+    if not CAPTURED:
         return found
     forward, backward = tj.last_trace(run), tj.last_trace(run, "backward")
     found |= {"saved": saved_bytes(forward), "explained": str(tj.explain(run))}
@@ -161,7 +164,7 @@ def checkpointed(reduce: bool) -> dict[str, Any]:
         x, part = torch.ones(2, 3, requires_grad=True), shard.clone().requires_grad_()
         run(x, part).backward()
         found[kind] = [x.grad, part.grad]
-    if left_to_this_version(tj.stats(jitted).fallbacks):
+    if not CAPTURED:
         return found
     found["forward"], found["backward"] = (
         shape(tj.last_trace(jitted, *which)) for which in ((), ("backward",))
