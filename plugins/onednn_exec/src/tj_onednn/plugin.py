@@ -24,9 +24,9 @@ def tj_available() -> str | None:
 
     if not importlib.util.find_spec("torch"):
         return "torch is not installed"
-    from tj_torch.installation import is_built_with_onednn, is_tested, torch_version
+    from tj_torch.installation import is_built_with_onednn
 
-    if is_tested(torch_version()) and is_built_with_onednn():
+    if is_built_with_onednn():
         return None
     from tj_onednn.availability import unavailable
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import subprocess
 import sys
 import warnings
@@ -80,6 +82,56 @@ def test_an_unknown_version_is_probed_once_for_an_installation(
     probing.settle([TABLE], True, str(tmp_path))  # once in a process
     assert unsettled == [1, 1]
     assert "has lost: exceptions, order of keys" in (TORCH.lacking(str(tmp_path)) or "")
+
+
+def test_a_setting_probes_a_tested_version_at_the_first_compile(
+    unsettled: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TJ_TORCH_PROBE", "1")
+    session = tj.Session(["torch"], overrides={"cache_dir": str(tmp_path)})
+    assert unsettled == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is planted as lost is said by a warning
+        for f in (torch.sin, torch.cos):
+            tj.jit(lambda x, f=f: f(x), session=session)(torch.ones(2))
+    assert unsettled == [1]
+    assert TORCH.kept(str(tmp_path)) == TABLE.lost
+
+
+@pytest.mark.usefixtures("unknown", "unsettled")
+def test_the_first_compile_says_that_a_version_is_new(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(probing._LOG, "handle", lambda record: said.append(record.getMessage()))
+    monkeypatch.setattr(probing._LOG, "level", logging.INFO)
+    monkeypatch.setattr(probing._LOG, "_cache", {})
+    session = tj.Session(["torch"], overrides={"cache_dir": str(tmp_path)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is planted as lost is said by a warning
+        for f in (torch.sin, torch.cos):
+            tj.jit(lambda x, f=f: f(x), session=session)(torch.ones(2))
+    tested = ", ".join(probing.TESTED)
+    assert said == [f"PyTorch {metadata.version('torch')}; tj was tested with {tested}"]
+
+
+@pytest.mark.usefixtures("unknown")
+def test_the_list_of_plugins_says_what_probes_have_found(tmp_path: Path) -> None:
+    """In a process that does not import PyTorch."""
+    (tmp_path / "pyproject.toml").write_text(f'[tool.tj]\ncache_dir = "{tmp_path}"\n')
+    program = (
+        "import sys; from tj_torch import installation; installation.TESTED = ('1.0',); "
+        "from tj_core.cli.main import main; main(['plugins', '--json']); "
+        "assert 'torch' not in sys.modules"
+    )
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("TJ_")}
+    TORCH.keep(str(tmp_path), {"exceptions": "planted"})
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environ
+    )
+    assert done.returncode == 0, done.stderr
+    states = {s["name"]: s for s in json.loads(done.stdout)}
+    assert "has lost: exceptions" in str(states["torch"])
 
 
 @pytest.mark.usefixtures("unknown")
