@@ -235,7 +235,8 @@ def convolutions() -> None:
 
 def _follows(text: str) -> None:
     """See that the last call of ``f``, a cosine, has an expansion."""
-    with scope_of(text) as scope:
+    with scope_of(text) as scope, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         f = jitted(scope["f"], tj.Session(["torch"]))
         f(torch.ones(3))
         last = tj.last_trace(f).calls[-1]
