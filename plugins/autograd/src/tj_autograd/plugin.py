@@ -34,8 +34,9 @@ def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
 @hookimpl
 def tj_tags() -> tuple[Tag, ...]:
     from tj_autograd.joint.derivation_calls import ONCE
+    from tj_autograd.split.deliveries import GRADIENT_GROUP
 
-    return (ONCE,)
+    return (ONCE, GRADIENT_GROUP)
 
 
 @hookimpl

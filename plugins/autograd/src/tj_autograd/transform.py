@@ -26,10 +26,11 @@ from tj_autograd.joint.identity import one_name_each
 from tj_autograd.joint.inlining import inline_calls
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.refusals import needs_gradient, overwritten, uncuttable, unsupported
-from tj_autograd.joint.segments import Cut, cut
+from tj_autograd.joint.segments import Cut
 from tj_autograd.run.assembly import Splitting
 from tj_autograd.run.boundary import Compiled
 from tj_autograd.split.costs import Costs
+from tj_autograd.split.deliveries import segments_of
 from tj_autograd.split.halves import is_backward
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _joint(trace: Trace, context: PassContext) -> Trace | Outcome:
     found = unsupported(trace)
     if found is not None:
         return context.decline(found)
-    segments = cut(trace, Lookup.of(context).records)
+    segments = segments_of(trace, Lookup.of(context).records)
     found = uncuttable(trace, segments)
     if found is not None:
         return context.decline(found)

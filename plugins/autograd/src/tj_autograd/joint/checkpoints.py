@@ -12,7 +12,7 @@ from tj_autograd.joint.replay import replayable
 if TYPE_CHECKING:
     from tj_autograd.joint.repeatable import Repeats
 
-__all__ = ["checkpointed"]
+__all__ = ["checkpointed", "region", "runs_again"]
 
 
 def checkpointed(
@@ -42,33 +42,34 @@ def _results(joint: Trace) -> Iterator[Proxy]:
     """Yield the results of regions that a gradient, or a region that runs again, takes outside of
     them.
     """
-    makers = {p.name: c for c in joint.calls if _runs_again(c) for p in c.defined()}
-    regions = {c.label: _region(c) for c in joint.calls if "BACKWARD" not in c.tags}
+    makers = {p.name: c for c in joint.calls if runs_again(c) for p in c.defined()}
+    regions = {c.label: region(c) for c in joint.calls if "BACKWARD" not in c.tags}
     for call in joint.calls:
         if "BACKWARD" in call.tags:
             here = regions.get(call.parent or "", "")
-        elif _runs_again(call):
-            here = _region(call)
+        elif runs_again(call):
+            here = region(call)
         else:
             continue
         for p in call.flat_args:
-            if p.name in makers and _region(makers[p.name]) != here and _may_be_saved(p):
+            if p.name in makers and region(makers[p.name]) != here and _may_be_saved(p):
                 yield p
 
 
 def _kept(joint: Trace, keeps_state: Callable[[BoundSymbol], bool]) -> Iterator[Proxy]:
     """Yield the results of calls in regions for which an executor keeps state."""
     for call in joint.calls:
-        if _runs_again(call) and keeps_state(call):
+        if runs_again(call) and keeps_state(call):
             yield from call.defined()
 
 
-def _runs_again(call: BoundSymbol) -> bool:
+def runs_again(call: BoundSymbol) -> bool:
+    """Check that ``call`` is in a checkpointed region and runs again in the backward."""
     again = "RECOMPUTE" in call.tags or "PREFER_RECOMPUTE" in call.tags
     return again and "BACKWARD" not in call.tags and "CHECKPOINT" in call.tags
 
 
-def _region(call: BoundSymbol) -> str:
+def region(call: BoundSymbol) -> str:
     """The outermost region that ``call`` is in: nested regions run again with it."""
     return str(call.tags.get("CHECKPOINT", "")).partition(".")[0]
 

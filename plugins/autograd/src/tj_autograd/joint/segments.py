@@ -13,8 +13,9 @@ gradient already, they are added to it and freed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tj_core.extend import (
@@ -44,6 +45,11 @@ __all__ = [
 
 Records = Callable[[BoundSymbol], bool]
 """Tests if PyTorch's autograd records a call as it runs, whatever its arguments."""
+
+NO_STAGES: Mapping[str, int] = MappingProxyType({})
+
+_Set = tuple[int, int]
+"""Stage of calls, and bits for the results that depend on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +143,21 @@ def uncut(trace: Trace) -> Cut:
     return Cut((tuple(_roots(trace)),))
 
 
-def cut(trace: Trace, records: Records) -> Cut:
+def cut(trace: Trace, records: Records, stages: Mapping[str, int] = NO_STAGES) -> Cut:
     """Group the calls of ``trace`` into segments.
 
-    There is one segment if all calls that carry gradients lead to the same results and none comes
-    behind a call that autograd ``records``.
+    There is one segment if all calls that carry gradients lead to the same results, none comes
+    behind a call that autograd ``records``, and all have the same of ``stages``. These are numbers
+    by the label of a call, which do not fall from call to call.
     """
     roots = _roots(trace)
     dependents, behind = _dependents(trace, roots), _behind(trace, records)
     # Calls that make returned views are segments of their own: autograd has to see them run.
     sets = {
-        id(call): 4 * found + 2 * (id(call) in behind) + is_returned_view(call)
+        id(call): (
+            stages.get(call.label, 0),
+            4 * found + 2 * (id(call) in behind) + is_returned_view(call),
+        )
         for call, found in zip(trace.calls, dependents, strict=True)
         if found
     }
@@ -208,17 +218,17 @@ def _behind(trace: Trace, records: Records) -> set[int]:
     return found
 
 
-def _ordered(calls: Sequence[BoundSymbol], sets: Sequence[int]) -> list[int]:
+def _ordered(calls: Sequence[BoundSymbol], sets: Sequence[_Set]) -> list[_Set]:
     """Sort the distinct ``sets``, each after those that feed it; ties go by their last calls.
 
     Autograd runs nodes that were made later first.
     """
     last = {found: i for i, found in enumerate(sets)}
     maker = {p.name: s for call, s in zip(calls, sets, strict=True) for p in call.flat_outs}
-    feeds: dict[int, set[int]] = {found: set() for found in last}
+    feeds: dict[_Set, set[_Set]] = {found: set() for found in last}
     for call, here in zip(calls, sets, strict=True):
         feeds[here] |= {maker[p.name] for p in call.flat_args if p.name in maker} - {here}
-    order: list[int] = []
+    order: list[_Set] = []
     while left := sorted(last.keys() - set(order), key=last.__getitem__):
         order.append(next(found for found in left if feeds[found] <= set(order)))
     return order

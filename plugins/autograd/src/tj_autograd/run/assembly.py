@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tj_core.extend import PassRecord, TraceEditor
 
 from tj_autograd.joint.lookup import Lookup
-from tj_autograd.joint.segments import Cut, cut
+from tj_autograd.joint.segments import Cut
 from tj_autograd.run.boundary import default_layout, differentiable
 from tj_autograd.run.dependences import depended
 from tj_autograd.run.freed import frees
@@ -21,6 +21,7 @@ from tj_autograd.run.reads import READS
 from tj_autograd.run.variants import Variants
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.decompositions import with_decompositions
+from tj_autograd.split.deliveries import segments_of
 from tj_autograd.split.halves import Halves, Part, split
 from tj_autograd.split.unheeded import unheeded
 
@@ -62,7 +63,7 @@ class Splitting:
     @cached_property
     def segments(self) -> Cut:
         """The segments: each is a node of PyTorch's autograd."""
-        return cut(self.functional, Lookup.of(self.context).records)
+        return segments_of(self.functional, Lookup.of(self.context).records)
 
     @cached_property
     def costs(self) -> Costs:

@@ -27,7 +27,7 @@ from tj_autograd.split.arithmetic import BYTES_PER_SECOND
 from tj_autograd.split.cheap import RECOMPUTE, cheap
 from tj_autograd.split.partition import byte_size
 
-__all__ = ["Costs", "estimate"]
+__all__ = ["Costs", "estimate", "multiplies"]
 
 OPERATIONS_PER_SECOND = 2e11
 """Arithmetic throughput of a processor, a typical value, matching `BYTES_PER_SECOND`."""
@@ -147,8 +147,18 @@ def _claims(executor: Executor, call: BoundSymbol) -> bool:
 
 def estimate(call: BoundSymbol) -> float:
     """Estimate the seconds of ``call`` at typical speeds of memory and arithmetic."""
-    parts = call.body.calls if call.body is not None and call.body.calls else (call,)
-    return sum(map(_operator, parts))
+    return sum(map(_operator, _parts(call)))
+
+
+def multiplies(call: BoundSymbol) -> bool:
+    """Check for a matrix product, a convolution or an attention, or for a call without a body."""
+    parts = _parts(call)
+    unknown = any(part.symbol.namespace != "aten" for part in parts)
+    return unknown or any(_counter(part) is not None for part in parts)
+
+
+def _parts(call: BoundSymbol) -> tuple[BoundSymbol, ...]:
+    return call.body.calls if call.body is not None and call.body.calls else (call,)
 
 
 def _operator(call: BoundSymbol) -> float:
