@@ -26,7 +26,6 @@ from tj_autograd.joint.identity import one_name_each
 from tj_autograd.joint.inlining import inline_calls
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.refusals import needs_gradient, overwritten, uncuttable, unsupported
-from tj_autograd.joint.segments import Cut
 from tj_autograd.run.assembly import Splitting
 from tj_autograd.run.boundary import Compiled
 from tj_autograd.split.costs import Costs
@@ -34,6 +33,7 @@ from tj_autograd.split.deliveries import segments_of
 from tj_autograd.split.halves import is_backward
 
 if TYPE_CHECKING:
+    from tj_autograd.joint.segments import Cut
     from tj_autograd.options import Options
 
 __all__ = ["transforms"]

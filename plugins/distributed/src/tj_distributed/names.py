@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tj_torch.extend import Feature, Table, forget_names, later, names_finder, names_in, say_lost
 
-__all__ = ["AGREE", "NAMES", "TABLE", "WAITS", "forget", "look"]
+__all__ = ["AGREE", "NAMES", "OVERLAP", "TABLE", "WAITS", "forget", "look"]
 
 AGREE = "ranks that agree"
+OVERLAP = "gradients by bucket"
 WAITS = "waits that end"
 
 NAMES = names_in(
@@ -21,12 +22,23 @@ NAMES = names_in(
             "all_reduce.default": ("start a collective, in a probe", WAITS),
             "wait_tensor.default": ("wait for a collective in a thread", AGREE),
         },
+        "torch.nn.parallel.distributed": {
+            "DistributedDataParallel._get_active_ddp_module": (
+                "see which wrapper calls a program",
+                OVERLAP,
+            ),
+        },
+        "torch.distributed": {
+            "_DEFAULT_FIRST_BUCKET_BYTES": ("cut where the first bucket is complete", OVERLAP),
+        },
     },
     called={
         "_get_work_registry_size": "unfinished",
         "_resolve_process_group": "resolve_group",
         "all_reduce.default": "ALL_REDUCE",
         "wait_tensor.default": "WAIT",
+        "DistributedDataParallel._get_active_ddp_module": "active_ddp",
+        "_DEFAULT_FIRST_BUCKET_BYTES": "FIRST_BUCKET",
     },
 )
 """The names in each module, as PyTorch 2.10 to 2.15 have them, with uses and features."""
@@ -49,6 +61,12 @@ TABLE = Table(
             "it waits as PyTorch does, and gets the error of PyTorch's backend",
             probe=later("tj_distributed.probes", "waiting"),
         ),
+        Feature(
+            OVERLAP,
+            "gradients of a model in DistributedDataParallel are reduced while others are computed",
+            "all are reduced at the end of the backward",
+            probe=later("tj_distributed.probes", "overlapping"),
+        ),
     ),
 )
 """The names and features of tj-distributed."""
@@ -56,12 +74,14 @@ TABLE = Table(
 __getattr__ = names_finder(globals(), NAMES, {})
 
 
-def look() -> bool:
-    """See once in a process which names there are, and say what is lost; True if nothing is."""
+def look(feature: str) -> bool:
+    """See once in a process which names there are, and say what is lost; True if ``feature`` is
+    not.
+    """
     if not TABLE.looked:
         TABLE.look_once()
         say_lost(TABLE, TABLE.lost)
-    return AGREE not in TABLE.lost
+    return feature not in TABLE.lost
 
 
 def forget() -> None:

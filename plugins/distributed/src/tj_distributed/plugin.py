@@ -56,7 +56,13 @@ def tj_dialects(options: Options) -> tuple[Dialect, ...]:
 
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
-    from tj_distributed.names import look
+    from tj_distributed.names import AGREE, OVERLAP, look
+    from tj_distributed.overlap import overlap
     from tj_distributed.transform import announce
 
-    return (announce(),) if options.agree != "off" and look() else ()
+    made = []
+    if options.agree != "off" and look(AGREE):
+        made.append(announce())
+    if options.overlap and look(OVERLAP):
+        made.append(overlap())
+    return tuple(made)

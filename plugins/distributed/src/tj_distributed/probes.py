@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import warnings
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ from tj_distributed import names
 from tj_distributed.groups import GROUPS
 from tj_distributed.waits import Waits
 
-__all__ = ["agreeing", "waiting"]
+__all__ = ["agreeing", "overlapping", "waiting"]
 
 
 def agreeing() -> None:
@@ -67,6 +68,31 @@ def _group() -> Iterator[bool]:
         yield True
     finally:
         distributed.destroy_process_group()
+
+
+def overlapping() -> None:
+    """See that a model in the wrapper for data parallel training has a backward for each bucket.
+
+    Not without tj-autograd, and not where this process has a group already.
+    """
+    if importlib.util.find_spec("tj_autograd") is None:
+        return
+    if not distributed.is_gloo_available() or distributed.is_initialized():
+        return
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        session = tj.Session(["torch", "autograd", "distributed"])
+        model = tj.jit(torch.nn.Sequential(*map(_linear, range(2))), session=session)
+        wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-6)
+        wrapped(torch.ones(1, 2)).sum().backward()
+        assert tj.last_trace(model, "backward.1").outputs, "a backward computes nothing"
+    finally:
+        distributed.destroy_process_group()
+
+
+def _linear(_: int) -> torch.nn.Module:
+    return torch.nn.Linear(2, 2)
 
 
 def _summed(x: torch.Tensor) -> torch.Tensor:

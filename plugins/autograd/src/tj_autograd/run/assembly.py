@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from tj_core.extend import PassRecord, TraceEditor
 
 from tj_autograd.joint.lookup import Lookup
-from tj_autograd.joint.segments import Cut
 from tj_autograd.run.boundary import default_layout, differentiable
 from tj_autograd.run.dependences import depended
 from tj_autograd.run.freed import frees
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from tj_core.extend import Outcome, PassContext, Program, Trace
 
     from tj_autograd.joint.build import Layout
+    from tj_autograd.joint.segments import Cut
     from tj_autograd.options import Options
 
 __all__ = ["Splitting"]
