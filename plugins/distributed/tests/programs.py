@@ -70,6 +70,11 @@ class Run:
         return self.made[-1]
 
 
+def ddp(model: Any, **options: Any) -> DistributedDataParallel:
+    """The wrapper of ``model`` with several buckets, small as it is."""
+    return DistributedDataParallel(model, bucket_cap_mb=2e-4, **options)
+
+
 def net() -> Net:
     torch.manual_seed(0)
     return Net()
@@ -105,12 +110,12 @@ def trained(module: Any, net: Net) -> Any:
 
 def ddp_of_jit(run: Run) -> Any:
     model = net()
-    return trained(DistributedDataParallel(run.jit(model)), model)
+    return trained(ddp(run.jit(model)), model)
 
 
 def jit_of_ddp(run: Run) -> Any:
     model = net()
-    wrapped = run.jit(DistributedDataParallel(model))
+    wrapped = run.jit(ddp(model))
     assert wrapped.module is model
     return trained(wrapped, model)
 
@@ -118,19 +123,19 @@ def jit_of_ddp(run: Run) -> Any:
 def jit_of_static_ddp(run: Run) -> Any:
     model = net()
     options = {"static_graph": True, "gradient_as_bucket_view": True}
-    return trained(run.jit(DistributedDataParallel(model, **options)), model)
+    return trained(run.jit(ddp(model, **options)), model)
 
 
 def comm_hook(run: Run) -> Any:
     model = net()
-    wrapped = DistributedDataParallel(model)
+    wrapped = ddp(model)
     wrapped.register_comm_hook(None, fp16_compress_hook)
     return trained(run.jit(wrapped), model)
 
 
 def accumulation(run: Run) -> Any:
     model = net()
-    wrapped = run.jit(DistributedDataParallel(model))
+    wrapped = run.jit(ddp(model))
     found = []
     for step in range(4):
         with wrapped.no_sync() if step % 2 == 0 else contextlib.nullcontext():
@@ -142,7 +147,7 @@ def accumulation(run: Run) -> Any:
 def inner_changes(run: Run) -> Any:
     """The user puts another module into the wrapper, and changes one inside, between calls."""
     model = net()
-    wrapped = run.jit(DistributedDataParallel(model))
+    wrapped = run.jit(ddp(model))
     found = [wrapped(data(0)).detach()]
     model.blocks[0].up = nn.Linear(6, 12)
     with torch.no_grad():
@@ -164,7 +169,7 @@ def unused_parameters(run: Run) -> Any:
 
     torch.manual_seed(0)
     model = Either()
-    wrapped = run.jit(DistributedDataParallel(model, find_unused_parameters=True))
+    wrapped = run.jit(ddp(model, find_unused_parameters=True))
     found = []
     for step in range(4):
         wrapped(data(step), (step + distributed.get_rank()) % 2 == 0).pow(2).mean().backward()

@@ -17,7 +17,6 @@ from collections.abc import Container, Sequence
 from tj_core.extend import BoundSymbol, Proxy, Tag, Trace, requires_grad
 
 from tj_autograd.joint.checkpoints import region, runs_again
-from tj_autograd.joint.refusals import uncuttable
 from tj_autograd.joint.segments import Cut, Records, carries, cut
 from tj_autograd.split.costs import multiplies
 from tj_autograd.split.partition import byte_size
@@ -34,16 +33,8 @@ GRADIENT_GROUP = Tag(
 
 
 def segments_of(trace: Trace, records: Records) -> Cut:
-    """The segments of ``trace``: also those that its groups of gradients ask for.
-
-    Without these where the program cannot be differentiated by them.
-    """
-    stages = _stages(trace)
-    if stages:
-        found = cut(trace, records, stages)
-        if not found.whole and uncuttable(trace, found) is None:
-            return found
-    return cut(trace, records)
+    """The segments of ``trace``: also those that its groups of gradients ask for."""
+    return cut(trace, records, _stages(trace))
 
 
 def _stages(trace: Trace) -> dict[str, int]:

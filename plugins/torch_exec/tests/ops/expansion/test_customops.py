@@ -265,3 +265,21 @@ def test_printed_programs_with_them_run() -> None:
     scope: dict[str, Any] = {}
     exec(str(tj.last_trace(jitted)), scope)
     assert_equal(scope["computation"](X), (X * 2 + 1,))
+
+
+def test_a_gradient_keeps_an_attribute_called_name() -> None:
+    """Nodes of PyTorch's autograd have a method of that name."""
+    operator = torch.library.custom_op(
+        "tj_tests::named",
+        lambda x, name: x.clone(),
+        mutates_args=(),
+        schema="(Tensor x, str name) -> Tensor",
+    )
+    operator.register_fake(lambda x, name: torch.empty_like(x))
+    operator.register_autograd(
+        lambda ctx, grad: (grad * len(ctx.name), None),
+        setup_context=lambda ctx, inputs, output: setattr(ctx, "name", inputs[1]),
+    )
+    x = X.clone().requires_grad_()
+    tj.jit(lambda x: operator(x, "four") * 2)(x).sum().backward()
+    assert_equal(x.grad, torch.full_like(X, 8))

@@ -84,7 +84,9 @@ def python_nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
     python: Any = private.autograd_function_node()
     # The node that `NonLeaf` adds is none of the call's.
     own = f"{NonLeaf.__name__}Backward"
-    return (n for n in _nodes(tensors) if isinstance(n, python) and n.name() != own)
+    nodes = (n for n in _nodes(tensors) if isinstance(n, python))
+    # Not `n.name()`: a node is the `ctx` on which users set attributes.
+    return (n for n in nodes if python.name(n) != own)
 
 
 def count_edges(
