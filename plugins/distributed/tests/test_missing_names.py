@@ -46,7 +46,21 @@ def test_without_agreement() -> None:
     f = tj.jit(lambda x: x + 1, session=session)
     assert f(torch.ones(2)).tolist() == [2, 2]
     assert "distributed.begin" not in str(tj.last_trace(f))
-    assert not plugin.tj_transforms(Options())
+    assert _transforms() == {"overlap"}
+
+
+@pytest.mark.parametrize("lacking", needing(names.OVERLAP), indirect=True)
+@pytest.mark.usefixtures("lacking")
+def test_without_gradients_by_bucket() -> None:
+    with pytest.warns(tj.TjWarning, match="gradients by bucket"):
+        session = tj.Session(["torch", "distributed"])
+    f = tj.jit(lambda x: x + 1, session=session)
+    assert f(torch.ones(2)).tolist() == [2, 2]
+    assert _transforms() == {"announce"}
+
+
+def _transforms() -> set[str]:
+    return {transform.name for transform in plugin.tj_transforms(Options())}
 
 
 def never(*error: BaseException) -> None:
@@ -96,3 +110,12 @@ def test_the_probe_finds_an_announcement_that_does_not_run(monkeypatch: pytest.M
     monkeypatch.setattr("tj_distributed.agreement.Agreement.begin", lambda self, found: None)
     with pytest.raises(AssertionError, match="has not run"):
         probes.agreeing()
+
+
+def test_the_probe_finds_a_wrapper_that_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not distributed.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    pytest.importorskip("tj_autograd")
+    monkeypatch.setattr("tj_distributed.overlap.active", lambda: None)
+    with pytest.raises(AssertionError, match="not seen"):
+        probes.overlapping()
