@@ -45,7 +45,7 @@ ROOMS = {
     "tj_subclass": ("expansion", "writes", "kind", "transform", "plugin"),
     "tj_distributed": (
         "options", "wrappers", "names", "adapter", "sequence", "facts", "agreement", "waits",
-        "groups", "transform", "probes", "testing", "plugin",
+        "groups", "transform", "buckets", "overlap", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
         "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",

@@ -1,4 +1,4 @@
-"""A private name that PyTorch lacks costs one feature, with one warning."""
+"""Private names that PyTorch lacks: each costs one feature, with one warning."""
 
 from __future__ import annotations
 

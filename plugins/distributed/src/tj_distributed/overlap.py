@@ -24,17 +24,13 @@ from tj_core.extend import (
     Transform,
     requires_grad,
 )
-from tj_torch.extend import TorchDialects
-from tj_torch.internal import compiling
+from tj_torch.extend import TorchDialects, compiling
 from torch import distributed
 
 from tj_distributed.buckets import Buckets, active
 
 if TYPE_CHECKING:
     from tj_core.extend import Outcome, PassContext, Trace
-    from tj_core.internal import Recompiler
-
-    Wrap = Callable[[Callable[..., Any], Recompiler], Callable[..., Any]]
 
 __all__ = ["GROUP", "overlap"]
 
@@ -61,22 +57,25 @@ def _apply(trace: Trace, context: PassContext) -> Trace | Outcome:
     return context.wrap(trace, _branching(trace, context, parameters))
 
 
-def _branching(trace: Trace, context: PassContext, parameters: Sequence[TensorProxy]) -> Wrap:
+def _branching(
+    trace: Trace, context: PassContext, parameters: Sequence[TensorProxy]
+) -> Callable[..., Any]:
     """Wrapper of a program that is compiled again where a wrapper calls it."""
     dialects = context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
     assert isinstance(dialects, TorchDialects)
     sizes = dialects.sizes
 
-    def wrap(function: Callable[..., Any], recompiler: Recompiler) -> Callable[..., Any]:
-        known: dict[Buckets | None, Callable[..., Any]] = {None: function}
+    def wrap(outside: Callable[..., Any], recompiler: Any) -> Callable[..., Any]:
+        known: dict[Buckets | None, Callable[..., Any]] = {None: outside}
 
         def make(buckets: Buckets) -> Callable[..., Any]:
             if len(set(buckets.groups(parameters))) < 2:
-                return function
+                return outside
             with compiling(), dialects.among(sizes):
                 made = recompiler.compiled(trace)
             recompiler.show(f"bucketed_{len(known)}", made)
-            return made.function
+            function: Callable[..., Any] = made.function
+            return function
 
         def run(*args: Any) -> Any:
             buckets = active()

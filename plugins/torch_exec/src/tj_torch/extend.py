@@ -6,6 +6,7 @@ plugins of this tree, with any minor release.
 
 from __future__ import annotations
 
+from tj_torch.capture.dynamo.adapter import compiling
 from tj_torch.capture.eager_probe import equal_to_eager
 from tj_torch.capture.lost_features import say_lost
 from tj_torch.dispatch.wrappers import MODULE_WRAPPERS
@@ -56,6 +57,7 @@ __all__ = [
     "Unsuitable",
     "Wiring",
     "agreed_by_ranks",
+    "compiling",
     "device_to_torch",
     "dtype_to_torch",
     "equal_to_eager",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from tj_torch.capture.autocast_notes import NOTES as AUTOCAST_NOTES
 from tj_torch.capture.autocast_notes import AutocastNotes
-from tj_torch.capture.dynamo.adapter import compiling
 from tj_torch.capture.dynamo.releases import (
     captures_functions_in_steps,
     captures_hooks_of_values,
@@ -119,7 +118,6 @@ __all__ = [
     "captures_hooks_of_values",
     "captures_writes_of_functions",
     "changes_unseen",
-    "compiling",
     "constant",
     "constant_leaf",
     "count_edges",

@@ -22,7 +22,7 @@ from tj_core.extend import (
     own_pass,
 )
 from tj_core.internal import warn_of
-from tj_torch.internal import compiling
+from tj_torch.extend import compiling
 
 from tj_autograd.joint.replay import draws_again, restoring
 from tj_autograd.joint.segments import Cut, alone
