@@ -87,11 +87,15 @@ def _moved(
     ``last`` are the places where a group ends.
     """
     found = place = _before_region(calls, place)
-    while place > 0 and not multiplies(calls[place - 1]) and place - 1 not in last:
-        place = _before_region(calls, place - 1)
+    while place > 0 and place - 1 not in last and _is_light(calls[place - 1]):
+        place -= 1
         if crossing[place] <= crossing[found]:
             found = place
     return found
+
+
+def _is_light(call: BoundSymbol) -> bool:
+    return not multiplies(call) and not runs_again(call)
 
 
 def _before_region(calls: Sequence[BoundSymbol], place: int) -> int:
