@@ -70,9 +70,12 @@ class Run:
         return self.made[-1]
 
 
+BUCKET = 2e-4
+"""Megabytes in a bucket: even a small model has several."""
+
+
 def ddp(model: Any, **options: Any) -> DistributedDataParallel:
-    """The wrapper of ``model`` with several buckets, small as it is."""
-    return DistributedDataParallel(model, bucket_cap_mb=2e-4, **options)
+    return DistributedDataParallel(model, bucket_cap_mb=BUCKET, **options)
 
 
 def net() -> Net:
@@ -179,7 +182,7 @@ def unused_parameters(run: Run) -> Any:
 
 def replicated(run: Run) -> Any:
     model = net()
-    return trained(run.jit(replicate(model)), model)
+    return trained(run.jit(replicate(model, bucket_cap_mb=BUCKET)), model)
 
 
 def fsdp1(run: Run) -> Any:

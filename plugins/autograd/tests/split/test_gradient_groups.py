@@ -299,6 +299,26 @@ def test_what_a_segment_saves_is_freed_with_it() -> None:
     assert total > counts[0] > counts[1] > counts[2] == 0
 
 
+def scaled_twice(x: torch.Tensor, scale: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x * scale[..., None]
+    near = torch.einsum("blhp,bsl->bshp", h, w)
+    state = torch.einsum("blhp,bl->bhp", h, w[:, 0])
+    return near + state.exp()[:, None], state.sin()
+
+
+def test_a_sum_of_two_gradients_is_laid_out_as_the_first_in_eager() -> None:
+    """A reduction of such a sum rounds by its strides."""
+
+    def one(f: Any) -> list[Any]:
+        torch.manual_seed(0)
+        leaves = [torch.randn(s).requires_grad_() for s in ((2, 64, 4, 9), (2, 64, 4), (2, 64, 64))]
+        outs = f(*leaves)
+        torch.autograd.backward(outs, [torch.randn_like(out) for out in outs])
+        return [leaf.grad for leaf in leaves]
+
+    equal(one(jit(scaled_twice)), one(scaled_twice))
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", range(16))
 def test_made_up_programs(number: int) -> None:
