@@ -83,8 +83,8 @@ def overlapping() -> None:
         session = tj.Session(["torch", "autograd", "distributed"])
         model = tj.jit(torch.nn.Sequential(*map(_linear, range(2))), session=session)
         wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-6)
-        wrapped(torch.ones(1, 2)).sum().backward()
-        assert tj.last_trace(model, "backward.1").outputs, "a backward computes nothing"
+        wrapped(torch.ones(1, 2))
+        assert "GRADIENT_GROUP=1" in str(tj.last_trace(model)), "the wrapper is not seen"
 
 
 def _linear(_: int) -> torch.nn.Module:
