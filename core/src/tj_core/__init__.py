@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         programs,
         stats,
     )
+    from tj_core.packages import export, load
     from tj_core.tagging import tag
 
 __all__ = [
@@ -35,10 +36,12 @@ __all__ = [
     "Trace",
     "diff",
     "explain",
+    "export",
     "guards",
     "jit",
     "last_trace",
     "last_traces",
+    "load",
     "programs",
     "report",
     "stats",
@@ -53,10 +56,12 @@ _HOMES = {
     "Trace": "ir.trace",
     "diff": "looking.views",
     "explain": "looking.views",
+    "export": "packages",
     "guards": "looking.views",
     "jit": "api",
     "last_trace": "looking.views",
     "last_traces": "looking.views",
+    "load": "packages",
     "programs": "looking.views",
     "report": "looking.pages",
     "stats": "looking.views",

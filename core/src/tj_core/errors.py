@@ -17,6 +17,7 @@ __all__ = [
     "CannotExpandError",
     "CaptureError",
     "ConfigError",
+    "PackageError",
     "ParseError",
     "PassError",
     "PluginConflictError",
@@ -97,6 +98,10 @@ class CannotExpandError(TjError):
 
 class CaptureError(TjError):
     """A frontend could not turn the user's program into a trace."""
+
+
+class PackageError(TjError):
+    """A program cannot be packaged, a package cannot be used here, or a call is not one of its."""
 
 
 class PassError(TjError):

@@ -39,6 +39,7 @@ from tj_core.contract.dialects import Dialect
 from tj_core.contract.executors import Claim, Executor, Pair, States
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpreter
+from tj_core.contract.packages import PackageFormat
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.contract.sizes import ProgramSizes
 from tj_core.contract.started import Started
@@ -53,6 +54,7 @@ from tj_core.errors import (
     CannotExpandError,
     CaptureError,
     ConfigError,
+    PackageError,
     ParseError,
     PassError,
     PluginConflictError,
@@ -157,6 +159,8 @@ __all__ = [
     "Overwrites",
     "Pair",
     "ParseError",
+    "PackageError",
+    "PackageFormat",
     "PassContext",
     "PassError",
     "PassRecord",

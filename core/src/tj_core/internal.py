@@ -23,6 +23,7 @@ from tj_core.edit.reexpand import reexpand
 from tj_core.edit.subprograms import joined_effects, summed_effects, with_programs
 from tj_core.errors import add_note
 from tj_core.host.commands import OWN_COMMANDS
+from tj_core.host.discovery import installed_version
 from tj_core.host.jitted import Fragment, jitted_of
 from tj_core.ir.effects import NO_EFFECTS
 from tj_core.ir.proxy import size_expressions, size_hints
@@ -34,6 +35,7 @@ from tj_core.looking.notebook import callable_html
 from tj_core.looking.pages import PAGES, Page
 from tj_core.looking.programs import CompiledProgram
 from tj_core.passes.cse import cse
+from tj_core.text.metadata import parse_meta
 from tj_core.text.printer import printed_lines, value_text
 from tj_core.verify.wellformed import same_metadata
 
@@ -71,9 +73,11 @@ __all__ = [
     "collecting_less",
     "cse",
     "is_own",
+    "installed_version",
     "jitted_of",
     "joined_effects",
     "normal_size",
+    "parse_meta",
     "parse_size",
     "printed_lines",
     "reexpand",

@@ -85,6 +85,8 @@ class Compilation:
     ``declined`` are the transforms that declined the program, with reasons. ``regions`` are those
     that the main program calls, ``counts`` the origin of program and regions. ``variants`` are
     compiled later, for inputs that the program is not right for although its guards hold.
+    ``wrapped`` are the transforms that put functions of theirs around the program, or assembled it,
+    with their payloads for `Transform.restore`.
     """
 
     traces: Sequence[Trace]
@@ -97,3 +99,4 @@ class Compilation:
     regions: tuple[RegionKernel, ...] = ()
     counts: Counts = field(default_factory=Counts)
     variants: list[Compilation] = field(default_factory=list)
+    wrapped: tuple[tuple[str, Any], ...] = ()

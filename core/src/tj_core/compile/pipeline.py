@@ -173,8 +173,8 @@ class _Run:
 
     Its passes are in ``steps``, what claiming makes of it in ``claimed``, its place on disk in
     ``recall``, the programs compiled later in ``late``. ``states`` are the states of claims for
-    calls. ``said`` are the outcomes of transforms; ``declined`` is the transform that declined
-    the program, which ended the run.
+    calls. ``said`` are the outcomes of transforms, ``wrapped`` their names and payloads;
+    ``declined`` is the transform that declined the program, which ended the run.
     """
 
     pipeline: Pipeline
@@ -186,6 +186,7 @@ class _Run:
     reason: str = ""
     states: States = field(default_factory=dict)
     said: list[Outcome] = field(default_factory=list)
+    wrapped: list[tuple[str, Any]] = field(default_factory=list)
     declined: tuple[Ranked, Decline] | None = None
 
     @classmethod
@@ -268,6 +269,7 @@ class _Run:
             return False
         found, said = kept
         self.said += said
+        self.wrapped += found.said
         self.claimed.take(found.fused)
         return True
 
@@ -334,6 +336,7 @@ class _Run:
             self.declined = ranked, said.declined
         self.recall.note(ranked, said)
         self.said.append(said)
+        self.wrapped += [(transform.name, payload) for payload in said.kept()]
 
     def program(self, boxed: bool) -> Program:
         """The program of the latest trace."""
@@ -359,6 +362,7 @@ class _Run:
             others,
             regions=self.claimed.kernels,
             counts=self.claimed.counts,
+            wrapped=tuple(self.wrapped),
         )
 
     def choices(self, trace: Trace) -> dict[str, Choice]:

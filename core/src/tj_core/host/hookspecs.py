@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tj_core.compile.transforms import Transform
     from tj_core.contract.dialects import Dialect
     from tj_core.contract.executors import Executor
+    from tj_core.contract.packages import PackageFormat
     from tj_core.contract.rules import RuleTable
     from tj_core.host.commands import CliCommand
     from tj_core.host.findings import Finding
@@ -156,6 +157,17 @@ def tj_executors(options: Any) -> tuple[Executor, ...]:  # type: ignore[empty-bo
 
     :param options: the plugin's options.
     :returns: `Executor` records. Two with one name are an error.
+    Since 0.1.
+    """
+
+
+@hookspec
+def tj_package_formats() -> tuple[PackageFormat, ...]:  # type: ignore[empty-body]
+    """Register forms of packages: programs in files (`tj.export`, `tj.load`).
+
+    Called for these alone. It imports nothing heavy: `tj.load` starts no session.
+
+    :returns: `PackageFormat` records. Two with one name are an error.
     Since 0.1.
     """
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tj_core.compile.transforms import Transform
 from tj_core.contract.dialects import Dialect
 from tj_core.contract.executors import Executor
+from tj_core.contract.packages import PackageFormat
 from tj_core.errors import (
     ConfigError,
     PluginConflictError,
@@ -209,6 +210,10 @@ class PluginManager:
         name is a warning, and all executors of the plugin are left out.
         """
         return self._collect("tj_executors", Executor, "name", dispensable=True)
+
+    def package_formats(self) -> tuple[tuple[str, PackageFormat], ...]:
+        """The records of ``tj_package_formats``, each with its plugin's name."""
+        return self._collect("tj_package_formats", PackageFormat, "name")
 
     def cli_commands(self) -> tuple[tuple[str, CliCommand], ...]:
         """The records of ``tj_cli_commands``, each with its plugin's name."""

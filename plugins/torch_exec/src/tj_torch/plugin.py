@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Executor,
         Finding,
         Frontend,
+        PackageFormat,
         RuleTable,
         Session,
         Tag,
@@ -118,6 +119,13 @@ def tj_executors() -> tuple[Executor, ...]:
     from tj_torch.eager.executor import eager_executor
 
     return (eager_executor(),)
+
+
+@hookimpl
+def tj_package_formats() -> tuple[PackageFormat, ...]:
+    from tj_torch.package.form import package_format
+
+    return (package_format(),)
 
 
 @hookimpl

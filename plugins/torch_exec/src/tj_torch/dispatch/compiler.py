@@ -76,24 +76,8 @@ class GraphCompiler:
         :raises CaptureError: if the graph does not show all that the program does.
         :raises PassError: if a pass of tj's own fails.
         """
-        session = self.jitted.session
-        with self.own("acquire"):
-            settle_numbers(graph)
-            check_arrays(graph, sources)
-            check_optimizers(graph)
-            check_nested(graph)
         with self.dialects.within(graph):
-            with self.own("acquire"), self.counting():
-                acquired = acquire(
-                    graph,
-                    examples,
-                    dialects=self.dialects,
-                    language=session.language,
-                    tags=session.tags,
-                    sources=sources,
-                    parameters=parameters,
-                    static=self.jitted.pipeline.reads(STATIC),
-                )
+            acquired = self.acquired(graph, examples, sources, parameters)
             compilation = _holding(self.finish(acquired), acquired.held)
             check_handlers()
         return branch_on_values(
@@ -101,6 +85,35 @@ class GraphCompiler:
             check_of(self.dialects.tables, acquired.trace, len(acquired.held)),
             lambda values: self.again(compilation, graph, values, sources, parameters),
         )
+
+    def acquired(
+        self,
+        graph: torch.fx.GraphModule,
+        examples: Sequence[Any],
+        sources: Mapping[int, str],
+        parameters: Sequence[str] = (),
+    ) -> Acquired:
+        """The trace of ``graph``, whose symbols are those of the sizes at hand.
+
+        :raises CaptureError: if the graph does not show all that the program does.
+        """
+        session = self.jitted.session
+        with self.own("acquire"):
+            settle_numbers(graph)
+            check_arrays(graph, sources)
+            check_optimizers(graph)
+            check_nested(graph)
+        with self.own("acquire"), self.counting():
+            return acquire(
+                graph,
+                examples,
+                dialects=self.dialects,
+                language=session.language,
+                tags=session.tags,
+                sources=sources,
+                parameters=parameters,
+                static=self.jitted.pipeline.reads(STATIC),
+            )
 
     def again(
         self,

@@ -54,6 +54,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "types": ("answer PyTorch's hook",),
         "utils": ("see the calls that a graph gets", "errors of data", "sizes that are mapped"),
     },
+    "torch._dynamo.decorators": {"mark_dynamic": ("mark sizes of exported programs",)},
     "torch._dynamo.eval_frame": {
         "skip_code": ("leave functions to Python",),
         "_stance": ("see which stance is set", "stances"),

@@ -1,0 +1,67 @@
+"""The functions a user types for packages: `export` writes a program down, `load` reads one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tj_core.api import jit
+from tj_core.contract.packages import PackageFormat
+from tj_core.errors import PackageError
+from tj_core.host.config import load_config
+from tj_core.host.jitted import Jitted
+from tj_core.host.plugins import PluginManager
+
+__all__ = ["export", "load"]
+
+
+def export(
+    fn: Any,
+    inputs: Sequence[Any] = (),
+    /,
+    *,
+    keywords: Mapping[str, Any] | None = None,
+    dynamic: bool | Mapping[str, int | Sequence[int]] = False,
+    **options: Any,
+) -> Any:
+    """The program of ``fn(*inputs, **keywords)``, finished, as a package: call it, or ``save`` it.
+
+    :param fn: a function, a module, or what `jit` returned.
+    :param dynamic: the sizes that may differ between calls: all (True), none, or dimensions of
+        arguments by name, as ``{"x": 0}``.
+    :param options: keywords of `jit`, as ``plugins=["torch"]``, for what is not jitted yet.
+    :raises PackageError: if the program cannot be captured whole, or does what no package does.
+    """
+    state = getattr(fn, "__tj__", None)
+    if not isinstance(state, Jitted) or options:
+        state = jit(fn, **options).__tj__
+    formats = [record for _, record in state.session.plugins.package_formats()]
+    if not formats:
+        raise PackageError("no loaded plugin has a form of packages")
+    return formats[0].export(state, tuple(inputs), dict(keywords or {}), dynamic)
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """The package in the file ``path``, as a callable. Nothing is compiled.
+
+    A package is code, which runs in this process when it is called: load none of strangers.
+
+    :raises PackageError: if it is damaged, or made with other versions or for another machine.
+    """
+    file = Path(path)
+    return format_of(file).load(file)
+
+
+def format_of(file: Path) -> PackageFormat:
+    """The form of packages that ``file`` has.
+
+    :raises PackageError: if no plugin knows it.
+    """
+    manager = PluginManager(load_config(None, {}))
+    for _, record in manager.package_formats():
+        if record.accepts(file):
+            return record
+    known = ", ".join(record.name for _, record in manager.package_formats())
+    raise PackageError(f"{file} is no package of a known form ({known or 'there is none'})")

@@ -1,0 +1,233 @@
+"""Export: capture and compile a program once, and write down all that its runs need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tj_core.extend import (
+    Jitted,
+    NumberProxy,
+    PackageError,
+    Proxy,
+    TensorProxy,
+    Trace,
+    meta_text,
+    size_symbols,
+    symbols_in,
+)
+
+from tj_torch.capture.dynamo import adapter as dynamo
+from tj_torch.capture.tensor_places import held_by
+from tj_torch.dispatch.compiler import GraphCompiler
+from tj_torch.ops.service import TorchDialects
+from tj_torch.ops.settings.flags import FLAGS, flags_of
+from tj_torch.ops.sizes.shape_env import conditions
+from tj_torch.ops.values.convert import tensor_proxy
+from tj_torch.package import machine
+from tj_torch.package.capturing import captured, replayed
+from tj_torch.package.contract import Contract
+from tj_torch.package.given import Given
+from tj_torch.package.loaded import CONSTANTS, Package, setting
+from tj_torch.package.running import parsed
+from tj_torch.package.state import State
+from tj_torch.package.tensors import packed
+from tj_torch.runtime.modes import device_modes, function_mode_is_on
+
+if TYPE_CHECKING:
+    from tj_core.extend import Compilation
+
+    from tj_torch.package.capturing import Replayed
+    from tj_torch.package.given import Dynamic
+
+__all__ = ["export"]
+
+SETTINGS = ("torch.get_default_dtype", "torch.are_deterministic_algorithms_enabled")
+"""Settings that decide what a program computes, whatever it calls."""
+
+
+def export(
+    jitted: Jitted, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic
+) -> Package:
+    """The program of ``jitted`` for arguments like these, as a package.
+
+    :raises PackageError: if the program cannot be captured whole, or does what no package does.
+    """
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        raise PackageError("autocast is on", hint="enter it in the program, not around the export")
+    if function_mode_is_on() or device_modes():
+        raise PackageError("a __torch_function__ mode or a default device is active")
+    with torch.no_grad():
+        given = Given.of(jitted.fn, args, kwargs)
+        _check_distinct(given)
+        given.mark(dynamic)
+        return _compiled(jitted, given, dynamic).package()
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A program for ``given``: what was acquired, what became of it, and the code around it.
+
+    ``values`` are the program's inputs in the captured call, ``sources`` the expressions that they
+    are read from, ``ranges`` the conditions on symbols.
+    """
+
+    jitted: Jitted
+    given: Given
+    acquired: Trace
+    compilation: Compilation
+    call: Replayed
+    values: tuple[Any, ...]
+    sources: tuple[str, ...]
+    ranges: tuple[str, ...]
+
+    def package(self) -> Package:
+        """Write the package."""
+        state = State.of(self.jitted.fn)
+        inputs = [*self.inputs(state)]
+        numbers = self.numbers()
+        rows = self.given.rows(self.metadata, numbers)
+        symbolic = bool(symbols_in(self.acquired.inputs))
+        result = self.call.described(self.given, state.name_of, symbolic)
+        writes = any(c.effects.mutates or c.effects.rebinds for c in self.acquired.calls)
+        traces = self.traces()
+        members = {f"traces/{name}.txt": _text(trace) for name, trace in traces.items()}
+        members[CONSTANTS] = packed(state.tensors)
+        manifest = {
+            "name": self.jitted.name,
+            "made": machine.facts(("tj-core", "tj-torch")),
+            "contract": Contract(tuple(rows), self.ranges, writes).as_json(),
+            "inputs": inputs,
+            "result": result,
+            "traces": sorted(traces),
+            "settings": {path: setting(path) for path in self.settings()},
+            "state": state.facts(),
+            "unused": state.unused(),
+        }
+        # As it is read from a file: tuples are lists then.
+        return Package(json.loads(json.dumps(manifest)), members)
+
+    def inputs(self, state: State) -> Iterator[list[Any]]:
+        """What the program's inputs are, for the manifest; adds its own tensors to ``state``.
+
+        :raises PackageError: for an input that no call has.
+        """
+        places = {id(x): i for i, x in self.given.tensors()}
+        for value, p, source in zip(self.values, self.acquired.inputs, self.sources, strict=True):
+            if isinstance(p, NumberProxy):
+                yield ["size", p.expr]
+            elif id(value) in places:
+                yield ["leaf", places[id(value)]]
+            elif isinstance(p, TensorProxy) and not _is_argument(source):
+                if type(value) not in (torch.Tensor, torch.nn.Parameter):
+                    raise PackageError(f"{source} is a {type(value).__name__}, no plain tensor")
+                yield ["state", state.add(value, source)]
+            else:
+                raise PackageError(
+                    f"the program computes with {source}, which a package cannot read",
+                    hint="pass a tensor instead",
+                )
+
+    def numbers(self) -> dict[int, str]:
+        """The symbols of arguments that are numbers, by place among the leaves."""
+        found = {s: p for s, p in zip(self.sources, self.acquired.inputs, strict=True)}
+        numbers = {}
+        for i, (value, path) in enumerate(zip(self.given.leaves, self.given.sources, strict=True)):
+            p = found.get(path)
+            if type(value) is int and isinstance(p, NumberProxy):
+                if not p.expr.isidentifier():
+                    raise PackageError(f"{self.given.paths[i]} is used as {p.expr}")
+                numbers[i] = p.expr
+        return numbers
+
+    def metadata(self, tensor: torch.Tensor) -> str:
+        """The metadata of an argument, with its symbols."""
+        for value, p in zip(self.values, self.acquired.inputs, strict=True):
+            if value is tensor:
+                assert isinstance(p, TensorProxy)
+                return meta_text(p.replace(requires_grad=False))
+        return meta_text(tensor_proxy("x", tensor).replace(requires_grad=False))
+
+    def settings(self) -> tuple[str, ...]:
+        """The settings of PyTorch that the program depends on."""
+        flags = flags_of(self.acquired, self.jitted.session.tables[FLAGS])
+        return tuple(dict.fromkeys((*SETTINGS, *flags)))
+
+    def traces(self) -> dict[str, Trace]:
+        """The finished traces by name: the program, and the code around it if there is some."""
+        for name in self.compilation.wrapped:
+            if name != "functionalize":
+                raise PackageError(f"the transform {name!r} runs code that has no text")
+        epilogue = self.compilation.others.get("epilogue")
+        around = {"epilogue": epilogue} if isinstance(epilogue, Trace) else {}
+        return {"computation": self.compilation.traces[-1], **around}
+
+
+def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic) -> _Compiled:
+    compiler = GraphCompiler(jitted, TorchDialects.of(jitted.session))
+    compiler.settle()
+    with dynamo.compiling(given.leaves), jitted.lock:
+        found = captured(jitted.fn, jitted.name, given, dynamic, compiler.opaque)
+        assert found.graph is not None
+        with compiler.dialects.within(found.graph):
+            acquired = compiler.acquired(found.graph, found.examples, found.sources)
+            compilation = compiler.finish(acquired)
+            ranges = _ranges(compiler, acquired.trace)
+        call = replayed(found, acquired.trace, given)
+    values = (*call.inputs, *held_by(acquired.held))
+    sources = tuple(found.sources.get(i, f"constant_{i}") for i in range(len(values)))
+    return _Compiled(
+        jitted, given, acquired.trace, compilation, call, values, sources, ranges
+    )
+
+
+def _ranges(compiler: GraphCompiler, trace: Trace) -> tuple[str, ...]:
+    """The conditions on the symbols of the program's inputs.
+
+    :raises PackageError: for one on something else.
+    """
+    sizes = compiler.dialects.sizes
+    names = symbols_in(trace.inputs)
+    found = [] if sizes.env is None else [*conditions(sizes.env)]
+    for name in names:
+        low, high = sizes.facts(name).bounds
+        found += [f"{name} >= {low}"] if low is not None else []
+        found += [f"{name} <= {high}"] if high is not None else []
+    for text in found:
+        if not set(size_symbols(text)) <= set(names) or not sizes.value(text):
+            raise PackageError(f"the program depends on {text}, which its inputs do not say")
+    return tuple(dict.fromkeys(found))
+
+
+def _is_argument(source: str) -> bool:
+    return source.startswith(("L['args']", "L['kwargs']"))
+
+
+def _check_distinct(given: Given) -> None:
+    """:raises PackageError: if two arguments are one tensor: the program may be for that alone."""
+    seen: dict[Any, str] = {}
+    for i, tensor in given.tensors():
+        key = tensor.untyped_storage().data_ptr() if tensor.numel() else object()
+        other = seen.setdefault(key, given.paths[i])
+        if other != given.paths[i]:
+            raise PackageError(
+                f"{other} and {given.paths[i]} share memory",
+                hint="export with tensors of their own; calls may share memory, unless it is written",
+            )
+
+
+def _text(trace: Trace) -> bytes:
+    """The text of ``trace``.
+
+    :raises PackageError: if it does not read back as the same trace.
+    """
+    if constants := trace.constants():
+        name = next(iter(constants))
+        raise PackageError(f"the program holds an object, {name}, which has no text")
+    text = trace.python().encode()
+    if parsed(text) != trace:
+        raise PackageError(f"the trace {trace.name!r} does not read back from its text")
+    return text

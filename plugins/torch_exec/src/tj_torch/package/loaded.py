@@ -1,0 +1,193 @@
+"""A package in memory: a callable with its contract, its tensors and its members."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from tj_core.extend import PackageError
+
+from tj_torch.ops.context.ambient import autocast_as_in
+from tj_torch.ops.naming.paths import function_at
+from tj_torch.package.archive import opened, sealed
+from tj_torch.package.contract import Contract
+from tj_torch.package.machine import differences
+from tj_torch.package.running import parsed, program
+from tj_torch.package.tensors import unpacked
+from tj_torch.package.trees import rebuilt, value_text
+from tj_torch.runtime.modes import function_mode_is_on
+from tj_core.extend import PLAIN_CONTEXT, evaluate_size
+
+__all__ = ["CONSTANTS", "Package", "check_settings", "load", "setting"]
+
+CONSTANTS = "constants.safetensors"
+"""Member with the tensors that the program owns: parameters, buffers and constants."""
+
+
+class Package:
+    """A finished program of fixed code, with the tensors that it owns.
+
+    Called with the arguments of its contract, it returns what the exported program returned.
+    ``manifest`` and ``members`` are those of its file.
+    """
+
+    def __init__(self, manifest: Mapping[str, Any], members: Mapping[str, bytes]) -> None:
+        self.manifest = manifest
+        self.members = members
+        self.contract = Contract.of_json(manifest["contract"])
+        self._tensors = unpacked(members[CONSTANTS])
+        for name, facts in manifest["state"].items():
+            self._tensors[name] = self._tensors[name].to(facts["device"])
+        self._function = self._program()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Package:
+        """The package in the file ``path``, if it is whole, and made for this process.
+
+        :raises PackageError: if it is damaged, or made with other versions or for another machine.
+        """
+        name = os.fspath(path)
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise PackageError(f"{name} cannot be read: {error}") from error
+        manifest, members = opened(data, name)
+        other = [*differences(manifest["made"])]
+        if other:
+            raise PackageError(
+                f"{name} was not made for this process: {'; '.join(other)}",
+                hint="export the program again, with the versions and on the kind of machine here",
+            )
+        return cls(manifest, members)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the package to the file ``path``, all of it or nothing; its tensors as they are now."""
+        from tj_torch.package.tensors import packed
+
+        members = {**self.members, CONSTANTS: packed(self._tensors)}
+        manifest = {k: v for k, v in self.manifest.items() if k not in ("members", "format")}
+        target = Path(path)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".new")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(sealed(manifest, members))
+            os.replace(name, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+    # ------------------------------------------------------------------ calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program.
+
+        :raises PackageError: for arguments or settings that it was not made for.
+        """
+        check_settings(self.manifest["settings"])
+        leaves, symbols = self.contract.bound(args, kwargs)
+        with torch.no_grad(), autocast_as_in(PLAIN_CONTEXT):
+            inputs = [read(leaves, symbols) for read in self._readers]
+            if self.contract.apart:
+                self._check_apart(inputs)
+            results = self._function(*inputs)
+
+        def leaf(kind: str, content: Any) -> Any:
+            return results[content] if kind == "result" else self._given(kind, content, leaves)
+
+        return rebuilt(self.manifest["result"], leaf)
+
+    def _given(self, kind: str, content: Any, leaves: list[Any]) -> Any:
+        return leaves[content] if kind == "leaf" else self._tensors[content]
+
+    @cached_property
+    def _readers(self) -> list[Callable[[list[Any], Mapping[str, int]], Any]]:
+        """A function for each input of the program, of the call's leaves and symbols."""
+        return [self._reader(kind, content) for kind, content in self.manifest["inputs"]]
+
+    def _reader(self, kind: str, content: Any) -> Callable[[list[Any], Mapping[str, int]], Any]:
+        if kind == "leaf":
+            return lambda leaves, symbols: leaves[content]
+        if kind == "state":
+            return lambda leaves, symbols: self._tensors[content]
+        assert kind == "size"
+        return lambda leaves, symbols: evaluate_size(content, symbols.__getitem__)
+
+    def _check_apart(self, inputs: list[Any]) -> None:
+        tensors = [x for x in inputs if isinstance(x, torch.Tensor) and x.numel()]
+        if len({x.untyped_storage().data_ptr() for x in tensors}) != len(tensors):
+            raise PackageError(
+                "two tensors share memory, and the program writes to one",
+                hint="give it a copy of one of them",
+            )
+
+    def _program(self) -> Callable[..., Any]:
+        traces = {n: parsed(self.members[f"traces/{n}.txt"]) for n in self.manifest["traces"]}
+        return program(traces["computation"], traces.get("epilogue"), {})
+
+    # ------------------------------------------------------------------ tensors
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers of the exported module that the program uses, by name."""
+        return dict(self._named())
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Copy the values of ``state`` to the program's parameters and buffers.
+
+        :raises PackageError: if a name is missing or unknown, or metadata differ; nothing is
+            copied then.
+        """
+        own, unused = dict(self._named()), set(self.manifest["unused"])
+        for name in sorted(own.keys() ^ (state.keys() - unused)):
+            raise PackageError(f"{name} is {'missing' if name in own else 'no tensor of the program'}")
+        for name, tensor in own.items():
+            if state[name].shape != tensor.shape or state[name].dtype is not tensor.dtype:
+                wanted, got = _said(tensor), _said(state[name])
+                raise PackageError(f"{name}: expected {wanted}, got {got}")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(state[name])
+
+    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, facts in self.manifest["state"].items():
+            for alias in facts["names"]:
+                yield alias, self._tensors[name]
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(name for name, *_ in self.contract.arguments)
+        return f"<tj package {self.manifest['name']}({arguments})>"
+
+
+def load(path: Path) -> Package:
+    """See `Package.load`."""
+    return Package.load(path)
+
+
+def setting(path: str) -> Any:
+    """What the function at ``path`` returns, as `value_text`; None where PyTorch lacks it."""
+    function = function_at(path)
+    return None if function is None else value_text(function())
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Check that PyTorch's settings are those that the program was compiled with.
+
+    :raises PackageError: if one differs.
+    """
+    for path, value in settings.items():
+        now = setting(path)
+        if now != value:
+            raise PackageError(f"{path}() is {now and now[1]}, and the package is for {value and value[1]}")
+    if function_mode_is_on():
+        raise PackageError("a __torch_function__ mode is active, which the program would not see")
+
+
+def _said(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

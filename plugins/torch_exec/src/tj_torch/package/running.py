@@ -1,0 +1,39 @@
+"""From the texts of traces to a function, without a session, a capture or a compiler."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tj_core.extend import Language, Symbol, Trace, generate
+
+from tj_torch.functionalize.around import PROGRAM
+from tj_torch.ops.context.ambient import autocast_devices
+from tj_torch.ops.context.entering import spellings
+from tj_torch.ops.dialect.dialects import dialects
+
+__all__ = ["language", "parsed", "program"]
+
+
+@functools.cache
+def language() -> Language:
+    """PyTorch's dialects and contexts, as a session has them that has no other plugin."""
+    return Language(dialects(), spellings(autocast_devices()))
+
+
+def parsed(text: bytes) -> Trace:
+    """The trace that a member holds."""
+    return Trace.parse(text.decode(), language=language())
+
+
+def program(
+    trace: Trace,
+    epilogue: Trace | None,
+    implementations: Mapping[Symbol, Any],
+) -> Callable[..., Sequence[Any]]:
+    """The function of the inputs that runs ``trace``, within ``epilogue`` if there is one."""
+    function = generate(trace, implementations).function
+    if epilogue is None:
+        return function
+    return generate(epilogue, {PROGRAM: function}).function
