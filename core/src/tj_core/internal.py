@@ -13,6 +13,7 @@ from tj_core.cli.programs import add_target, run_target
 from tj_core.compile.collection import collecting_less
 from tj_core.compile.failures import call_of, source_of, warn_of
 from tj_core.compile.outcome import Recompiler
+from tj_core.compile.region_kernels import RegionKernel
 from tj_core.contract.decline import answer
 from tj_core.contract.dialects import Resetting
 from tj_core.contract.executors import STATE, with_state
@@ -24,6 +25,7 @@ from tj_core.edit.subprograms import joined_effects, summed_effects, with_progra
 from tj_core.errors import add_note
 from tj_core.host.commands import OWN_COMMANDS
 from tj_core.host.discovery import installed_version
+from tj_core.host.formats import plugin_executors
 from tj_core.host.jitted import Fragment, jitted_of
 from tj_core.ir.effects import NO_EFFECTS
 from tj_core.ir.proxy import size_expressions, size_hints
@@ -31,6 +33,7 @@ from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import Operation, SizeTree, normal_size, parse_size
 from tj_core.ir.symbol import AUGMENTED, BACKWARD, FORWARD, INVERSE
 from tj_core.ir.tags import NEW_VALUE_OF
+from tj_core.ir.trace import Body
 from tj_core.looking.notebook import callable_html
 from tj_core.looking.pages import PAGES, Page
 from tj_core.looking.programs import CompiledProgram
@@ -51,6 +54,7 @@ __all__ = [
     "OWN_COMMANDS",
     "PAGES",
     "STATE",
+    "Body",
     "CompiledProgram",
     "Fragment",
     "Operation",
@@ -58,6 +62,7 @@ __all__ = [
     "Place",
     "Recompiler",
     "Resetting",
+    "RegionKernel",
     "RuntimeValues",
     "SizePlace",
     "SizeTree",
@@ -79,6 +84,7 @@ __all__ = [
     "normal_size",
     "parse_meta",
     "parse_size",
+    "plugin_executors",
     "printed_lines",
     "reexpand",
     "run_target",

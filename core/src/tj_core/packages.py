@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tj_core.api import jit
 from tj_core.contract.packages import PackageFormat
 from tj_core.errors import PackageError
-from tj_core.host.config import load_config
+from tj_core.host.formats import package_formats
 from tj_core.host.jitted import Jitted
-from tj_core.host.plugins import PluginManager
 
 __all__ = ["export", "load"]
 
@@ -34,6 +32,8 @@ def export(
     :param options: keywords of `jit`, as ``plugins=["torch"]``, for what is not jitted yet.
     :raises PackageError: if the program cannot be captured whole, or does what no package does.
     """
+    from tj_core.api import jit  # with all that compiles, which `load` does without
+
     state = getattr(fn, "__tj__", None)
     if not isinstance(state, Jitted) or options:
         state = jit(fn, **options).__tj__
@@ -59,9 +59,9 @@ def format_of(file: Path) -> PackageFormat:
 
     :raises PackageError: if no plugin knows it.
     """
-    manager = PluginManager(load_config(None, {}))
-    for _, record in manager.package_formats():
+    known = []
+    for record in package_formats():
         if record.accepts(file):
             return record
-    known = ", ".join(record.name for _, record in manager.package_formats())
-    raise PackageError(f"{file} is no package of a known form ({known or 'there is none'})")
+        known.append(record.name)
+    raise PackageError(f"{file} is no package of a known form ({', '.join(known) or 'none'})")

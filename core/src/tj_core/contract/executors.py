@@ -17,6 +17,7 @@ from tj_core.contract.fields import (
     of,
 )
 from tj_core.contract.fusion import Fusion
+from tj_core.contract.packages import Packaging
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.errors import PluginError
 from tj_core.ir.symbol import Constant, Symbol
@@ -135,6 +136,7 @@ class Executor:
     ``fingerprint``, if given, is a text of everything that checks depend on beside the call, the
     plugin's code and its options: measurements, the machine, settings; None if unknown. Programs
     are kept on disk for processes with the same text.
+    ``packaging`` is for executors whose calls may stand in packages.
     ``provider``, which the session fills in, is the registering plugin, with its distribution.
     """
 
@@ -144,6 +146,7 @@ class Executor:
     fusion: Fusion | None = None
     decompositions: RuleTable[Any] | None = None
     fingerprint: Callable[[], str | None] | None = None
+    packaging: Packaging | None = None
     provider: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +158,7 @@ class Executor:
             fusion=of(Fusion, optional=True),
             decompositions=of(RuleTable, optional=True),
             fingerprint=OPTIONAL_FUNCTION,
+            packaging=of(Packaging, optional=True),
         )
 
     @property

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tj_core.contract.fields import FUNCTION, NAME, check_fields
+from tj_core.contract.fields import FUNCTION, NAME, OPTIONAL_FUNCTION, check_fields
+from tj_core.errors import PluginError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["PackageFormat"]
+    from tj_core.contract.fusion import Fused, FusionRegion
+
+__all__ = ["PackageFormat", "Packaging"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +34,26 @@ class PackageFormat:
 
     def __post_init__(self) -> None:
         check_fields(self, name=NAME, export=FUNCTION, load=FUNCTION, accepts=FUNCTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Packaging:
+    """An executor's part in packages; a program with calls of one without it cannot be packaged.
+
+    The implementations of claims are found again by their symbols, in the installed plugin of the
+    same version: for an executor that fuses nothing, ``Packaging()`` says that this is enough.
+
+    ``members`` and ``restore``, both or none, are for regions. ``members(regions)`` gets pairs of a
+    `FusionRegion` and its `Fused`, of one program, and returns the contents of files by name; it
+    raises `PackageError` for a region that no file can hold. ``restore(regions, files)`` makes a
+    `Fused` of each region from them, in the same order: in another process, where no session runs
+    and no compiler may be imported.
+    """
+
+    members: Callable[[Sequence[tuple[FusionRegion, Fused]]], Mapping[str, bytes]] | None = None
+    restore: Callable[[Sequence[FusionRegion], Mapping[str, bytes]], Sequence[Fused]] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, members=OPTIONAL_FUNCTION, restore=OPTIONAL_FUNCTION)
+        if (self.members is None) != (self.restore is None):
+            raise PluginError("a packaging has both members and restore, or none of them")

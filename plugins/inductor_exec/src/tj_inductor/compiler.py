@@ -23,7 +23,7 @@ from tj_inductor.variants import Variant, Variants, sizes_in
 if TYPE_CHECKING:
     from tj_inductor.options import Options
 
-__all__ = ["Compiler"]
+__all__ = ["Compiler", "fused", "variant_of"]
 
 
 class Compiler:
@@ -55,8 +55,8 @@ class Compiler:
         """Compile the region to one function of a list of its inputs, if nothing for it is lost."""
         try:
             if symbols_in(region.inputs):
-                return self.fused(region, Variants(region, functools.partial(self.variant, region)))
-            return self.fused(region, self.made(region))
+                return fused(region, Variants(region, functools.partial(self.variant, region)))
+            return fused(region, self.made(region))
         except LostError as error:
             return Decline(str(error))
 
@@ -66,22 +66,9 @@ class Compiler:
         fixed = [None if s is None else tuple(s) for s in strides]
         made = restored(source, fixed, same)
         if not symbols_in(region.inputs):
-            return self.fused(region, made)
-        first, again = _variant(made, conditions), functools.partial(self.variant, region)
-        return self.fused(region, Variants(region, again, first))
-
-    def fused(self, region: FusionRegion, made: Compiled | Variants) -> Fused:
-        """Make the record of a compiled region for the core."""
-        if isinstance(made, Variants):
-            first = made.made[0] if made.made else Variant(made)
-            return Fused(made, True, first.source, kept=first.kept)
-        found = ((i, made.strides[i], region.outputs[i]) for i in sorted(region.flexible))
-        strides = {
-            i: chosen
-            for i, chosen, p in found
-            if chosen is not None and isinstance(p, TensorProxy) and chosen != p.strides
-        }
-        return Fused(made.function, True, made.source, strides=strides, kept=_kept(made))
+            return fused(region, made)
+        first, again = variant_of(made, conditions), functools.partial(self.variant, region)
+        return fused(region, Variants(region, again, first))
 
     def fingerprint(self) -> str | None:
         """Settings and versions that a compiled region depends on, beside the region itself."""
@@ -100,7 +87,7 @@ class Compiler:
         symbols = RunSymbols(facts, sizes)
         with self.together():
             made = self.made(region, symbols, sizes)
-        return _variant(made, [*symbols.guards, *(f"{n} >= 2" for n in sizes if n in big)])
+        return variant_of(made, [*symbols.guards, *(f"{n} >= 2" for n in sizes if n in big)])
 
     def made(
         self,
@@ -125,7 +112,22 @@ class Compiler:
         }
 
 
-def _variant(made: Compiled, conditions: Sequence[str]) -> Variant:
+def fused(region: FusionRegion, made: Compiled | Variants) -> Fused:
+    """Make the record of a compiled region for the core."""
+    if isinstance(made, Variants):
+        first = made.made[0] if made.made else Variant(made)
+        return Fused(made, True, first.source, kept=first.kept)
+    found = ((i, made.strides[i], region.outputs[i]) for i in sorted(region.flexible))
+    strides = {
+        i: chosen
+        for i, chosen, p in found
+        if chosen is not None and isinstance(p, TensorProxy) and chosen != p.strides
+    }
+    return Fused(made.function, True, made.source, strides=strides, kept=_kept(made))
+
+
+def variant_of(made: Compiled, conditions: Sequence[str]) -> Variant:
+    """A compiled graph for sizes that meet ``conditions``."""
     return Variant(made.function, tuple(conditions), made.source, _kept(made, conditions))
 
 

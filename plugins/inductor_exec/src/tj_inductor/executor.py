@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from tj_core.extend import (
     Decline,
     Executor,
     Fusion,
+    Packaging,
     RuleTable,
     TensorProxy,
     makes_views,
@@ -22,6 +24,7 @@ from tj_inductor.adapter.names import IN_PLACE
 from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
 from tj_inductor.operators import can_fuse, convolves, is_kernel
+from tj_inductor.packaging import members, restore
 
 if TYPE_CHECKING:
     from tj_inductor.options import Options
@@ -64,4 +67,6 @@ def inductor_executor(options: Options) -> Executor:
         overwrites=is_on_cpu,
     )
     claims: RuleTable[Claim] = RuleTable("claim")
-    return Executor("inductor", claims, fusion=fusion, decompositions=decompositions())
+    packaging = Packaging(functools.partial(members, compiler), restore)
+    made = decompositions()
+    return Executor("inductor", claims, fusion=fusion, decompositions=made, packaging=packaging)

@@ -60,7 +60,7 @@ class Variants:
     """Runs ``region``; ``compile`` compiles it for given values of symbols.
 
     ``first``, if given, is a variant for the values in the trace. If a size was 0 or 1 there,
-    nothing is compiled before other sizes come.
+    nothing is compiled before other sizes come. At most ``most`` more are compiled.
     """
 
     def __init__(
@@ -68,18 +68,20 @@ class Variants:
         region: FusionRegion,
         compile: Callable[[Mapping[str, int]], Variant],
         first: Variant | None = None,
+        most: int = MOST,
     ) -> None:
         self.first_run = region.first_run
+        self.most = most
         self.names = symbols_in(region.inputs)
         places = size_places(region.inputs)
         text = ", ".join(places[name].text for name in self.names)
         self.read: Callable[[list[Any]], tuple[int, ...]] = eval(f"lambda box: ({text},)")
         self.compile = compile
-        hints = size_hints(region.inputs)
         self.sizes = sizes_in(region.inputs)
-        traced = {name: hints[name] for name in self.names}
-        if first is None and self.can_serve(traced):
-            first = compile(traced)
+        if first is None:
+            hints = size_hints(region.inputs)
+            traced = {name: hints[name] for name in self.names}
+            first = compile(traced) if self.can_serve(traced) else None
         self.made = [] if first is None else [first]
         self.compiled = len(self.made)
         self.one_by_one = interpreter(region)
@@ -98,7 +100,7 @@ class Variants:
         sizes = dict(zip(self.names, values, strict=True))
         found = next((v for v in self.made if v.serves(sizes)), None)
         outputs = None
-        if found is None and self.compiled <= MOST and self.can_serve(sizes):
+        if found is None and self.compiled <= self.most and self.can_serve(sizes):
             self.compiled += 1
             found, outputs = self.tried(None, sizes, box)
         elif found is not None and not found.ran:

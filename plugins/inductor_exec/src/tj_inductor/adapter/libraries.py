@@ -26,7 +26,7 @@ from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.names import FOUND_AGAIN
 from tj_inductor.adapter.settings import fingerprint
 
-__all__ = ["library"]
+__all__ = ["announce_data_pointers", "library"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,17 @@ class Built:
 
         found = os.stat(Path(cache_dir(), file))
         return cls(key, file, found.st_size, found.st_mtime_ns)
+
+
+def announce_data_pointers() -> None:
+    """Say where built libraries find the function that reads the memory of tensors.
+
+    They ask an environment variable when they are loaded, as Inductor's own loader sets it.
+    """
+    from tj_inductor.adapter.names import _torchinductor_pyobject_tensor_data_ptr
+
+    variable = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
+    os.environ[variable] = str(_torchinductor_pyobject_tensor_data_ptr)
 
 
 def library(source: str) -> Any:

@@ -45,6 +45,9 @@ EQUAL = "equal operators"
 IN_PLACE = "writes in place"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
+    "torch._C._dynamo.guards": {
+        "_torchinductor_pyobject_tensor_data_ptr": ("load the library of a package", FOUND_AGAIN),
+    },
     "torch._functorch.compile_utils": {
         "fx_graph_cse": ("compute equal operators once", EQUAL),
     },

@@ -15,7 +15,6 @@ from tj_core.extend import (
     Expand,
     Proxy,
     RuleTable,
-    Symbol,
     TensorProxy,
     Trace,
     generate,
@@ -26,6 +25,7 @@ from tj_core.internal import Recompiler
 from tj_torch.functionalize.bases import compiled, overlap
 from tj_torch.functionalize.indexing import may_refuse_an_index
 from tj_torch.functionalize.objects import Unsuitable
+from tj_torch.functionalize.outer import PROGRAM
 from tj_torch.guards.branches import once
 from tj_torch.guards.overlap import Group, dispatch_on_aliasing, unless_held_twice
 from tj_torch.ops.facts.metadata_mutation import detaches
@@ -36,14 +36,10 @@ from tj_torch.torch_private.ops import can_be_written, has_no_hooks, survives_wr
 if TYPE_CHECKING:
     from tj_torch.functionalize.functionalize import Functionalized
 
-__all__ = ["PROGRAM", "Wrap", "with_bases", "with_errors", "wrapping"]
+__all__ = ["Wrap", "with_bases", "with_errors", "wrapping"]
 
 Run = Callable[..., Any]
 Wrap = Callable[[Run, Recompiler], Run]
-
-PROGRAM = Symbol("tj", "program")
-"""Call of the functional program in the outer one."""
-
 
 def with_errors(trace: Trace) -> Wrap:
     """Wrapper that runs a functional program, and raises as the acquired ``trace`` does."""

@@ -31,7 +31,7 @@ from tj_core.extend import (
 )
 from tj_core.internal import NEW_VALUE_OF, Place, ViewStep
 
-from tj_torch.functionalize.around import PROGRAM, Wrap, with_bases, with_errors, wrapping
+from tj_torch.functionalize.around import Wrap, with_bases, with_errors, wrapping
 from tj_torch.functionalize.depended_on import RETURNED_VIEW, DependedOn, copied_back, depended_on
 from tj_torch.functionalize.functionalize import Functionalized, Write
 from tj_torch.functionalize.indexing import may_refuse_an_index
@@ -42,6 +42,7 @@ from tj_torch.functionalize.objects import (
     reads_data,
     refuses_writes,
 )
+from tj_torch.functionalize.outer import PROGRAM
 from tj_torch.ops.facts.autograd_marks import VERSIONS
 from tj_torch.ops.facts.metadata_mutation import is_autograd_change
 

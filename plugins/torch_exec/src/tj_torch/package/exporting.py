@@ -30,9 +30,10 @@ from tj_torch.ops.values.convert import tensor_proxy
 from tj_torch.package import machine
 from tj_torch.package.capturing import captured, replayed
 from tj_torch.package.contract import Contract
+from tj_torch.package.executors import members as members_of
 from tj_torch.package.given import Given
 from tj_torch.package.loaded import CONSTANTS, Package, setting
-from tj_torch.package.running import parsed
+from tj_torch.package.running import text_of
 from tj_torch.package.state import State
 from tj_torch.package.tensors import packed
 from tj_torch.runtime.modes import device_modes, function_mode_is_on
@@ -94,15 +95,20 @@ class _Compiled:
         result = self.call.described(self.given, state.name_of, symbolic)
         writes = any(c.effects.mutates or c.effects.rebinds for c in self.acquired.calls)
         traces = self.traces()
-        members = {f"traces/{name}.txt": _text(trace) for name, trace in traces.items()}
+        kernels, session = self.compilation.regions, self.jitted.session
+        executors, regions, members = members_of([*traces.values()], kernels, session)
+        members |= {f"traces/{name}.txt": text_of(trace) for name, trace in traces.items()}
         members[CONSTANTS] = packed(state.tensors)
+        distributions = dict.fromkeys(facts["distribution"] for facts in executors.values())
         manifest = {
             "name": self.jitted.name,
-            "made": machine.facts(("tj-core", "tj-torch")),
+            "made": machine.facts(["tj-core", "tj-torch", *distributions]),
             "contract": Contract(tuple(rows), self.ranges, writes).as_json(),
             "inputs": inputs,
             "result": result,
             "traces": sorted(traces),
+            "executors": executors,
+            "regions": regions,
             "settings": {path: setting(path) for path in self.settings()},
             "state": state.facts(),
             "unused": state.unused(),
@@ -217,17 +223,3 @@ def _check_distinct(given: Given) -> None:
                 f"{other} and {given.paths[i]} share memory",
                 hint="export with tensors of their own; calls may share memory, unless it is written",
             )
-
-
-def _text(trace: Trace) -> bytes:
-    """The text of ``trace``.
-
-    :raises PackageError: if it does not read back as the same trace.
-    """
-    if constants := trace.constants():
-        name = next(iter(constants))
-        raise PackageError(f"the program holds an object, {name}, which has no text")
-    text = trace.python().encode()
-    if parsed(text) != trace:
-        raise PackageError(f"the trace {trace.name!r} does not read back from its text")
-    return text

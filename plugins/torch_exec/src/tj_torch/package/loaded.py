@@ -18,6 +18,7 @@ from tj_torch.ops.context.ambient import autocast_as_in
 from tj_torch.ops.naming.paths import function_at
 from tj_torch.package.archive import opened, sealed
 from tj_torch.package.contract import Contract
+from tj_torch.package.executors import implementations
 from tj_torch.package.machine import differences
 from tj_torch.package.running import parsed, program
 from tj_torch.package.tensors import unpacked
@@ -130,7 +131,9 @@ class Package:
 
     def _program(self) -> Callable[..., Any]:
         traces = {n: parsed(self.members[f"traces/{n}.txt"]) for n in self.manifest["traces"]}
-        return program(traces["computation"], traces.get("epilogue"), {})
+        rest = self.manifest["executors"], self.manifest["regions"], self.members
+        known = implementations([*traces.values()], *rest)
+        return program(traces["computation"], traces.get("epilogue"), known)
 
     # ------------------------------------------------------------------ tensors
 

@@ -6,14 +6,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tj_core.extend import Language, Symbol, Trace, generate
+from tj_core.extend import Language, PackageError, Symbol, Trace, generate
 
-from tj_torch.functionalize.around import PROGRAM
+from tj_torch.functionalize.outer import PROGRAM
 from tj_torch.ops.context.ambient import autocast_devices
 from tj_torch.ops.context.entering import spellings
 from tj_torch.ops.dialect.dialects import dialects
 
-__all__ = ["language", "parsed", "program"]
+__all__ = ["language", "parsed", "program", "text_of"]
 
 
 @functools.cache
@@ -25,6 +25,20 @@ def language() -> Language:
 def parsed(text: bytes) -> Trace:
     """The trace that a member holds."""
     return Trace.parse(text.decode(), language=language())
+
+
+def text_of(trace: Trace) -> bytes:
+    """The text of ``trace``.
+
+    :raises PackageError: if it does not read back as the same trace.
+    """
+    if constants := trace.constants():
+        name = next(iter(constants))
+        raise PackageError(f"the program holds an object, {name}, which has no text")
+    text = trace.python().encode()
+    if parsed(text) != trace:
+        raise PackageError(f"the trace {trace.name!r} does not read back from its text")
+    return text
 
 
 def program(

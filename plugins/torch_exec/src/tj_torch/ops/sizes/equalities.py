@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import sympy
+from tj_torch.ops.sizes.algebra import sympy
 
 __all__ = ["replaced", "solved"]
 

@@ -16,11 +16,11 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import sympy
 import torch
 from tj_core.extend import ParseError, evaluate_size, size_symbols
 
 from tj_torch.ops.fakes.modes import fake_mode
+from tj_torch.ops.sizes.algebra import sympy
 from tj_torch.ops.sizes.equalities import replaced, solved
 
 if TYPE_CHECKING:

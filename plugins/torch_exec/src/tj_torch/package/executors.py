@@ -1,0 +1,169 @@
+"""Executors' parts in packages: regions as members, and kernels from members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tj_core.extend import (
+    Executor,
+    FusionRegion,
+    PackageError,
+    Symbol,
+    Trace,
+    TraceEditor,
+    interpreter,
+)
+from tj_core.internal import Body, RegionKernel, plugin_executors
+
+from tj_torch.package.running import language, parsed, text_of
+
+if TYPE_CHECKING:
+    from tj_core.extend import BoundSymbol, Session
+
+__all__ = ["Members", "implementations", "members"]
+
+Members = tuple[dict[str, dict[str, Any]], list[dict[str, Any]], dict[str, bytes]]
+"""Facts of executors by name, facts of regions, and files by name."""
+
+
+def members(
+    traces: Iterable[Trace], kernels: Sequence[RegionKernel], session: Session
+) -> Members:
+    """What executors but the fallback need to run calls of ``traces`` elsewhere.
+
+    :raises PackageError: naming an executor that takes no part in packages, or whose region fails.
+    """
+    owners = {record.name: (plugin, record) for plugin, record in session.plugins.executors()}
+    used = {c.executor for t in traces for c in _outside_bodies(t) if c.executor is not None}
+    facts: dict[str, dict[str, Any]] = {}
+    regions: list[dict[str, Any]] = []
+    files: dict[str, bytes] = {}
+    for name in sorted(used):
+        plugin, executor = owners.get(name, ("", None))
+        if executor is None:
+            raise PackageError(f"the executor {name!r} is an object of the program, in no plugin")
+        if executor.fallback:
+            continue
+        mine = [kernel for kernel in kernels if kernel.executor == name]
+        packaging = executor.packaging
+        if packaging is None or (mine and packaging.members is None):
+            raise PackageError(
+                f"{executor.owner} takes no part in packages",
+                hint="leave it out: executors=[...] names those to ask",
+            )
+        state = session.plugins.state(plugin)
+        facts[name] = {"plugin": plugin, "distribution": state.distribution}
+        if not mine:
+            continue
+        assert packaging.members is not None
+        for kernel in mine:
+            facts_, text = _region(kernel)
+            regions.append(facts_)
+            files[f"traces/{kernel.region.name}.txt"] = text
+        made = packaging.members([(k.region, k.fused) for k in mine if k.fused is not None])
+        files |= {f"executors/{name}/{file}": data for file, data in made.items()}
+    return facts, regions, files
+
+
+def _outside_bodies(trace: Trace) -> Iterator[BoundSymbol]:
+    for call in trace.calls:
+        yield call
+        for subprogram in call.subprograms:
+            yield from _outside_bodies(subprogram.program)
+
+
+def _region(kernel: RegionKernel) -> tuple[dict[str, Any], bytes]:
+    """The facts of a region beside its trace, and the text of that.
+
+    :raises PackageError: if the region runs without its executor.
+    """
+    region = kernel.region
+    if kernel.failure is not None or kernel.fused is None:
+        raise PackageError(f"{kernel.owner} failed on region {region.key}", source=region.source)
+    if region.implementations:
+        (symbol, *_) = region.implementations
+        raise PackageError(f"region {region.key} has a call of another executor in it, {symbol}")
+    trace = TraceEditor.program_of(region.body, region.language, region.name)
+    facts = {
+        "executor": kernel.executor,
+        "key": region.key,
+        "backward": region.backward,
+        "flexible": sorted(region.flexible),
+        "strides": [[i, list(s)] for i, s in region.strides.items()],
+        "overwritten": [[i, place] for i, place in region.overwritten.items()],
+    }
+    return facts, text_of(trace)
+
+
+def implementations(
+    traces: Iterable[Trace],
+    executors: Mapping[str, Mapping[str, Any]],
+    regions: Sequence[Mapping[str, Any]],
+    files: Mapping[str, bytes],
+) -> dict[Symbol, Any]:
+    """The implementations of symbols in ``traces`` that are claimed by ``executors``.
+
+    :raises PackageError: if a plugin is not installed, or has another executor now.
+    """
+    if not executors:
+        return {}
+    found = plugin_executors({facts["plugin"] for facts in executors.values()})
+    made: dict[Symbol, Any] = {}
+    for name in executors:
+        executor = found.get(name)
+        if executor is None or executor.packaging is None:
+            raise PackageError(f"no installed plugin has the executor {name!r} for packages")
+        mine = [_restored(row, files) for row in regions if row["executor"] == name]
+        made |= _kernels(executor, mine, files)
+    claimed = {
+        call.symbol for t in traces for call in _outside_bodies(t) if call.executor in executors
+    }
+    for symbol in claimed - made.keys():
+        implementation = found[symbol.namespace].implementation(symbol)
+        if implementation is None:
+            raise PackageError(f"nothing runs {symbol}")
+        made[symbol] = implementation
+    return made
+
+
+def _restored(row: Mapping[str, Any], files: Mapping[str, bytes]) -> FusionRegion:
+    trace = parsed(files[f"traces/region_{row['key']}.txt"])
+    return FusionRegion(
+        Body(trace.inputs, trace.calls, trace.outputs),
+        row["key"],
+        language(),
+        row["backward"],
+        frozenset(row["flexible"]),
+        {i: tuple(strides) for i, strides in row["strides"]},
+        overwritten={i: place for i, place in row["overwritten"]},
+    )
+
+
+def _kernels(
+    executor: Executor, regions: Sequence[FusionRegion], files: Mapping[str, bytes]
+) -> dict[Symbol, RegionKernel]:
+    """The kernels of an executor's regions, which are checked in their first runs."""
+    if not regions:
+        return {}
+    packaging, fusion = executor.packaging, executor.fusion
+    assert packaging is not None and packaging.restore is not None and fusion is not None
+    prefix = f"executors/{executor.name}/"
+    own = {n.removeprefix(prefix): data for n, data in files.items() if n.startswith(prefix)}
+    rest = executor.name, executor.owner, _one_by_one, _refused
+    made = [RegionKernel(r, *rest, detached=fusion.detached) for r in regions]
+    runs = [replace(k.region, first_run=k.first_run) for k in made]
+    for kernel, fused in zip(made, packaging.restore(runs, own), strict=True):
+        kernel.use(fused, kept=True)
+    return {Symbol(executor.name, k.region.name): k for k in made}
+
+
+def _one_by_one(region: FusionRegion) -> Callable[[list[Any]], Sequence[Any]]:
+    """The operations of ``region``, which raise the errors that eager raises."""
+    run = interpreter(region)
+    return lambda box: run(*box)
+
+
+def _refused(kernel: RegionKernel, reason: Exception | str, sizes: Mapping[str, int]) -> None:
+    raise PackageError(f"{kernel.owner} failed on region {kernel.region.key}: {reason}")

@@ -1,0 +1,212 @@
+"""Exported programs: equal to the programs that made them, here and in other processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_core.extend import PackageError
+from torch.utils import _pytree as pytree
+
+from .programs import Net, greatest, pair, write
+
+X = torch.rand(3, 4)
+MORE = [{"more": torch.rand(4)}, {"more": torch.rand(3, 1)}]
+
+
+def equal(got: Any, expected: Any) -> bool:
+    """Test for equal trees, metadata of tensors included."""
+    ours, structure = pytree.tree_flatten(got)
+    theirs, other = pytree.tree_flatten(expected)
+    pairs = zip(ours, theirs, strict=True)
+    return structure == other and all(
+        torch.equal(a, b) and a.stride() == b.stride() if isinstance(a, torch.Tensor) else a == b
+        for a, b in pairs
+    )
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture(scope="module")
+def package(net: Net) -> Any:
+    return tj.export(net, (X,), keywords={"scale": 2.0, "parts": MORE}, plugins=["torch"])
+
+
+@pytest.fixture
+def file(package: Any, tmp_path: Path) -> Path:
+    package.save(tmp_path / "net.tjp")
+    return tmp_path / "net.tjp"
+
+
+def test_it_computes_what_the_module_does(net: Net, package: Any, file: Path) -> None:
+    for run in (package, tj.load(file)):
+        for x in (X, torch.rand(3, 4)):
+            got = run(x, scale=2.0, parts=MORE)
+            with torch.no_grad():
+                assert equal(got, net(x, scale=2.0, parts=MORE))
+            assert got["x"] is x
+            assert not got["y"].requires_grad
+
+
+ELSEWHERE = """
+import sys
+import torch, tj_core as tj
+package = tj.load(sys.argv[1])
+x = torch.arange(12.0).view(3, 4)
+got = package(x, scale=2.0, parts=[{"more": torch.ones(4)}, {"more": torch.ones(3, 1)}])
+imported = {".".join(m.split(".")[:2]) for m in sys.modules}
+print(int(bool(imported & {"torch._dynamo", "torch._inductor", "sympy", "transformers"})))
+print(got["y"].tolist())
+"""
+
+
+def test_another_process_needs_no_compiler(net: Net, file: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, str(file)], capture_output=True, text=True, check=True
+    )
+    compilers, values = done.stdout.splitlines()
+    assert compilers == "0"
+    parts = [{"more": torch.ones(4)}, {"more": torch.ones(3, 1)}]
+    with torch.no_grad():
+        expected = net(torch.arange(12.0).view(3, 4), scale=2.0, parts=parts)["y"]
+    assert torch.equal(torch.tensor(json.loads(values)), expected)
+
+
+def test_other_arguments_are_refused(package: Any) -> None:
+    given = {"scale": 2.0, "parts": MORE}
+    cases: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((X.double(),), given, "x: expected a tensor, cpu f32[3, 4], got a tensor, cpu f64[3, 4]"),
+        ((X[:2],), given, "x: expected a tensor, cpu f32[3, 4], got a tensor, cpu f32[2, 4]"),
+        ((X.t().contiguous().t(),), given, "got a tensor, cpu f32[3, 4] strides=(1, 3)"),
+        ((X.tolist(),), given, "x: expected a tensor, cpu f32[3, 4], got a list"),
+        ((X,), {**given, "scale": 3.0}, "scale: expected 2.0, got 3.0"),
+        ((X,), {**given, "scale": 2}, "scale: expected 2.0, got 2"),
+        ((X,), {"scale": 2.0}, "parts is missing"),
+        ((X,), {**given, "parts": MORE[:1]}, "parts: expected a list of 2, got a list"),
+        ((X,), {**given, "parts": [MORE[0], {"less": X}]}, "parts[1]: expected a dict with the"),
+        ((X,), {**given, "parts": [MORE[0], {"more": X[0]}]}, "parts[1]['more']: expected a tensor"),
+        ((X, X), given, "argument 1 was not given when the package was made"),
+        ((X,), {**given, "x": X}, "x is given twice"),
+        ((X,), {**given, "other": 1}, "other was not given when the package was made"),
+        ((torch.view_as_complex(torch.rand(3, 4, 2)).conj(),), given, "x: expected a tensor"),
+    ]
+    for args, kwargs, text in cases:
+        with pytest.raises(PackageError, match=r".") as caught:
+            package(*args, **kwargs)
+        assert text in caught.value.message, text
+
+
+def test_settings_are_those_of_the_export(package: Any) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(PackageError, match=r"get_default_dtype\(\) is torch.float64"):
+            package(X, scale=2.0, parts=MORE)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_autocast_around_a_call_changes_nothing(net: Net, package: Any) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = package(X, scale=2.0, parts=MORE)
+    with torch.no_grad():
+        assert equal(got, net(X, scale=2.0, parts=MORE))
+
+
+def test_weights_are_replaced_while_it_runs(net: Net, file: Path) -> None:
+    package, other = tj.load(file), Net()
+    assert package.state_dict().keys() == net.state_dict().keys() - {"unused.weight", "unused.bias"}
+    package.load_state_dict(other.state_dict())
+    other.others, other.wide = net.others, net.wide  # not in a state dict
+    with torch.no_grad():
+        assert equal(package(X, scale=2.0, parts=MORE), other(X, scale=2.0, parts=MORE))
+    state = dict(other.state_dict())
+    del state["offset"]
+    with pytest.raises(PackageError, match="offset is missing"):
+        package.load_state_dict(state)
+    with pytest.raises(PackageError, match="offset: expected torch.float32 of shape"):
+        package.load_state_dict({**state, "offset": torch.ones(5)})
+    with pytest.raises(PackageError, match="new is no tensor of the program"):
+        package.load_state_dict({**other.state_dict(), "new": torch.ones(5)})
+
+
+def test_saved_weights_are_those_at_hand(file: Path, tmp_path: Path) -> None:
+    package = tj.load(file)
+    package.state_dict()["offset"].fill_(7)
+    package.save(tmp_path / "again.tjp")
+    assert torch.equal(tj.load(tmp_path / "again.tjp").state_dict()["offset"], torch.full((4,), 7.0))
+
+
+def test_tuples_with_names() -> None:
+    got = tj.export(pair, (X,), plugins=["torch"])(X)
+    assert got._fields == ("first", "second")
+    assert got.second is X
+    values, places = tj.export(greatest, (X,), plugins=["torch"])(X)
+    assert torch.equal(values, X.max(0).values)
+    assert torch.equal(places, X.max(0).indices)
+
+
+def test_writes_reach_the_caller() -> None:
+    package = tj.export(write, (torch.ones(4), torch.ones(4)), plugins=["torch"])
+    x, y = torch.rand(4), torch.rand(4)
+    expected = write(x.clone(), y)
+    wanted = x * 2
+    assert torch.equal(package(x, y), expected)
+    assert torch.equal(x, wanted)
+    with pytest.raises(PackageError, match="two tensors share memory"):
+        package(x, x)
+
+
+class Counting(torch.nn.Module):
+    """Counts its calls, which no package does."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x + 1
+
+
+def listed(x: torch.Tensor, seen: list[int] = []) -> torch.Tensor:  # noqa: B006
+    seen.append(1)
+    return x + 1
+
+
+class Record:
+    """An object that a program makes."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    print(y.sum().item())
+    return y
+
+
+@pytest.mark.parametrize(
+    ("program", "inputs", "text"),
+    [
+        (Counting(), (X,), "changes"),
+        (listed, (X,), "changes"),
+        (broken, (X,), "cannot be captured whole"),
+        (lambda x: x + 1, (object(),), "has no place in a package"),
+        (lambda x: (x + 1, Record(x)), (X,), "the result[1] is a Record"),
+        (lambda x, y: x + y, (X, X), "x and y share memory"),
+        (lambda: 3, (), "computes nothing with tensors"),
+    ],
+)
+def test_what_no_package_does_is_refused(program: Any, inputs: Any, text: str) -> None:
+    with pytest.raises(PackageError) as caught:
+        tj.export(program, inputs, plugins=["torch"])
+    assert text in caught.value.message
