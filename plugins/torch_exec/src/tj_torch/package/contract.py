@@ -111,12 +111,12 @@ class Contract:
         symbols: dict[str, int] = {}
         for (name, _, _, tree), value in zip(self.arguments, self._placed(args, kwargs), strict=True):
             self._take(tree, value, name, found, symbols)
-        for check, value, path in self._sized:
-            check.compare(found[value], path, symbols)
         for condition in self.ranges:
-            if not evaluate_size(condition, symbols.__getitem__):
+            if not _holds(condition, symbols):
                 sizes = ", ".join(f"{n} = {symbols[n]}" for n in size_symbols(condition))
                 raise PackageError(f"the package is for sizes with {condition}, not for {sizes}")
+        for check, value, path in self._sized:
+            check.compare(found[value], path, symbols)
         return found, symbols
 
     def _placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
@@ -236,6 +236,13 @@ class _Tensor:
         for wanted, actual in pairs:
             if (wanted if isinstance(wanted, int) else _evaluated(wanted.name, symbols)) != actual:
                 raise _unlike(path, f"a tensor, {self.text}", value)
+
+
+def _holds(condition: str, symbols: Mapping[str, int]) -> bool:
+    try:
+        return bool(_evaluated(condition, symbols))
+    except ArithmeticError:  # a division by a size of zero
+        return False
 
 
 def _evaluated(text: str, symbols: Mapping[str, int]) -> Any:

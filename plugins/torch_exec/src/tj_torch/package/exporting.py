@@ -41,6 +41,7 @@ from tj_torch.runtime.modes import device_modes, function_mode_is_on
 if TYPE_CHECKING:
     from tj_core.extend import Compilation
 
+    from tj_torch.ops.sizes.program import Sizes
     from tj_torch.package.capturing import Replayed
     from tj_torch.package.given import Dynamic
 
@@ -164,7 +165,7 @@ class _Compiled:
 
     def traces(self) -> dict[str, Trace]:
         """The finished traces by name: the program, and the code around it if there is some."""
-        for name in self.compilation.wrapped:
+        for name, _ in self.compilation.wrapped:
             if name != "functionalize":
                 raise PackageError(f"the transform {name!r} runs code that has no text")
         epilogue = self.compilation.others.get("epilogue")
@@ -197,15 +198,23 @@ def _ranges(compiler: GraphCompiler, trace: Trace) -> tuple[str, ...]:
     """
     sizes = compiler.dialects.sizes
     names = symbols_in(trace.inputs)
-    found = [] if sizes.env is None else [*conditions(sizes.env)]
+    found = []
     for name in names:
         low, high = sizes.facts(name).bounds
         found += [f"{name} >= {low}"] if low is not None else []
         found += [f"{name} <= {high}"] if high is not None else []
-    for text in found:
+    found += [] if sizes.env is None else conditions(sizes.env)
+    made = dict.fromkeys(_settled(sizes, text, names) for text in found)
+    for text in made:
         if not set(size_symbols(text)) <= set(names) or not sizes.value(text):
             raise PackageError(f"the program depends on {text}, which its inputs do not say")
-    return tuple(dict.fromkeys(found))
+    return tuple(text for text in made if size_symbols(text))
+
+
+def _settled(sizes: Sizes, text: str, names: Sequence[str]) -> str:
+    """``text`` with what guards have made of the symbols that are none of ``names`` any more."""
+    gone = {n: sizes.settled(n) for n in size_symbols(text) if n not in names}
+    return sizes.renamed(text, {n: str(value) for n, value in gone.items() if value is not None})
 
 
 def _is_argument(source: str) -> bool:
