@@ -7,7 +7,7 @@ results: what is where in the result says all that a package needs of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,8 @@ def _note_changes(stack: ExitStack, changed: list[str]) -> None:
         def compile_subgraph(self: Any, *args: Any, **kwargs: Any) -> Any:
             effects = self.side_effects
             for variable in effects.id_to_variable.values():
-                if not isinstance(variable.mutation_type, new) and effects.is_modified(variable):
+                mine = isinstance(variable.mutation_type, new)
+                if not (mine or _is_as_before(variable, effects)):
                     source = variable.source
                     changed.append("an object" if source is None else _readable(source.name))
             return original(self, *args, **kwargs)
@@ -85,6 +86,24 @@ def _note_changes(stack: ExitStack, changed: list[str]) -> None:
         return compile_subgraph
 
     replace(stack, OutputGraph, "compile_subgraph", noting)
+
+
+def _is_as_before(variable: Any, effects: Any) -> bool:
+    """Test if an object is not changed, or only for the time of the call: attributes are reset."""
+    if not effects.is_modified(variable):
+        return True
+    pending = effects.store_attr_mutations.get(variable)
+    owner = getattr(variable, "value", None)
+    if not pending or not hasattr(owner, "__dict__"):
+        return False
+    return all(_is_constant(new, vars(owner).get(name, pending)) for name, new in pending.items())
+
+
+def _is_constant(variable: Any, value: Any) -> bool:
+    """Test if ``variable`` is the plain ``value``."""
+    if trees.value_text(value) is None or not variable.is_python_constant():
+        return False
+    return trees.value_text(variable.as_python_constant()) == trees.value_text(value)
 
 
 def _readable(source: str) -> str:
