@@ -132,8 +132,9 @@ def tj_package_formats() -> tuple[PackageFormat, ...]:
 def tj_cli_commands() -> tuple[CliCommand, ...]:
     from tj_torch.demo import demo_command
     from tj_torch.new_plugin.command import new_plugin_command
+    from tj_torch.package.command import package_command
 
-    return (demo_command(), new_plugin_command())
+    return (demo_command(), new_plugin_command(), package_command())
 
 
 @hookimpl

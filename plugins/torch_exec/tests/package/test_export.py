@@ -150,9 +150,16 @@ def test_tuples_with_names() -> None:
     got = tj.export(pair, (X,), plugins=["torch"])(X)
     assert got._fields == ("first", "second")
     assert got.second is X
-    values, places = tj.export(greatest, (X,), plugins=["torch"])(X)
-    assert torch.equal(values, X.max(0).values)
-    assert torch.equal(places, X.max(0).indices)
+    assert equal(tj.export(greatest, (X,), plugins=["torch"])(X), X.max(0))
+
+
+def test_tensors_in_the_text() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.masked.cumprod(x, 1, mask=x > 0.5)
+
+    package = tj.export(program, (X,), plugins=["torch"])
+    assert len(package.manifest["constants"]) == 1
+    assert torch.equal(package(X), program(X))
 
 
 def test_writes_reach_the_caller() -> None:

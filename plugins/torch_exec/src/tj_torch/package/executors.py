@@ -20,6 +20,7 @@ from tj_core.internal import Body, RegionKernel, plugin_executors
 from tj_torch.package.running import language, parsed, text_of
 
 if TYPE_CHECKING:
+    import torch
     from tj_core.extend import BoundSymbol, Session
 
 __all__ = ["Members", "implementations", "members"]
@@ -102,6 +103,7 @@ def implementations(
     executors: Mapping[str, Mapping[str, Any]],
     regions: Sequence[Mapping[str, Any]],
     files: Mapping[str, bytes],
+    constants: Mapping[str, torch.Tensor],
 ) -> dict[Symbol, Any]:
     """The implementations of symbols in ``traces`` that are claimed by ``executors``.
 
@@ -115,7 +117,7 @@ def implementations(
         executor = found.get(name)
         if executor is None or executor.packaging is None:
             raise PackageError(f"no installed plugin has the executor {name!r} for packages")
-        mine = [_restored(row, files) for row in regions if row["executor"] == name]
+        mine = [_restored(row, files, constants) for row in regions if row["executor"] == name]
         made |= _kernels(executor, mine, files)
     claimed = {
         call.symbol for t in traces for call in _outside_bodies(t) if call.executor in executors
@@ -128,8 +130,10 @@ def implementations(
     return made
 
 
-def _restored(row: Mapping[str, Any], files: Mapping[str, bytes]) -> FusionRegion:
-    trace = parsed(files[f"traces/region_{row['key']}.txt"])
+def _restored(
+    row: Mapping[str, Any], files: Mapping[str, bytes], constants: Mapping[str, torch.Tensor]
+) -> FusionRegion:
+    trace = parsed(files[f"traces/region_{row['key']}.txt"], constants)
     return FusionRegion(
         Body(trace.inputs, trace.calls, trace.outputs),
         row["key"],

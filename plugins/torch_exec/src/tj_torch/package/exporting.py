@@ -19,6 +19,7 @@ from tj_core.extend import (
     size_symbols,
     symbols_in,
 )
+from tj_core.internal import size_hints
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.tensor_places import held_by
@@ -99,18 +100,25 @@ class _Compiled:
         kernels, session = self.compilation.regions, self.jitted.session
         executors, regions, members = members_of([*traces.values()], kernels, session)
         members |= {f"traces/{name}.txt": text_of(trace) for name, trace in traces.items()}
+        constants = {n: c for t in traces.values() for n, c in t.constants().items()}
+        for name, value in constants.items():
+            state.tensors.setdefault(name, value)
+            if state.tensors[name] is not value:
+                raise PackageError(f"two tensors are called {name}")
         members[CONSTANTS] = packed(state.tensors)
         distributions = dict.fromkeys(facts["distribution"] for facts in executors.values())
         manifest = {
             "name": self.jitted.name,
             "made": machine.facts(["tj-core", "tj-torch", *distributions]),
             "contract": Contract(tuple(rows), self.ranges, writes).as_json(),
+            "sizes": size_hints(self.acquired.inputs),
             "inputs": inputs,
             "result": result,
             "traces": sorted(traces),
             "executors": executors,
             "regions": regions,
             "settings": {path: setting(path) for path in self.settings()},
+            "constants": sorted(constants),
             "state": state.facts(),
             "unused": state.unused(),
         }

@@ -130,8 +130,12 @@ class Package:
             )
 
     def _program(self) -> Callable[..., Any]:
-        traces = {n: parsed(self.members[f"traces/{n}.txt"]) for n in self.manifest["traces"]}
-        rest = self.manifest["executors"], self.manifest["regions"], self.members
+        constants = {name: self._tensors[name] for name in self.manifest["constants"]}
+        traces = {
+            name: parsed(self.members[f"traces/{name}.txt"], constants)
+            for name in self.manifest["traces"]
+        }
+        rest = self.manifest["executors"], self.manifest["regions"], self.members, constants
         known = implementations([*traces.values()], *rest)
         return program(traces["computation"], traces.get("epilogue"), known)
 

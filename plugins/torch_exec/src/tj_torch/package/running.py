@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from tj_core.extend import Language, PackageError, Symbol, Trace, generate
 
 from tj_torch.functionalize.outer import PROGRAM
@@ -22,21 +23,23 @@ def language() -> Language:
     return Language(dialects(), spellings(autocast_devices()))
 
 
-def parsed(text: bytes) -> Trace:
-    """The trace that a member holds."""
-    return Trace.parse(text.decode(), language=language())
+def parsed(text: bytes, constants: Mapping[str, torch.Tensor]) -> Trace:
+    """The trace that a member holds; ``constants`` are those that it names."""
+    return Trace.parse(text.decode(), language=language(), constants=constants)
 
 
 def text_of(trace: Trace) -> bytes:
     """The text of ``trace``.
 
-    :raises PackageError: if it does not read back as the same trace.
+    :raises PackageError: if it does not read back as the same trace, given its constants, which
+        have to be tensors.
     """
-    if constants := trace.constants():
-        name = next(iter(constants))
-        raise PackageError(f"the program holds an object, {name}, which has no text")
+    constants = trace.constants()
+    for name, value in constants.items():
+        if type(value) is not torch.Tensor:
+            raise PackageError(f"the program holds an object, {name}, which has no text")
     text = trace.python().encode()
-    if parsed(text) != trace:
+    if parsed(text, constants) != trace:
         raise PackageError(f"the trace {trace.name!r} does not read back from its text")
     return text
 

@@ -76,8 +76,9 @@ def described(value: Any, leaf: Callable[[Any, str], Tree | None], path: str) ->
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         rows = [(n, described(getattr(value, n), leaf, f"{path}.{n}")) for n in value._fields]
         return ["namedtuple", [kind.__name__, *map(list, rows)]]
-    if isinstance(value, tuple) and kind.__module__ == "torch.return_types":
-        return ["tuple", [described(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]]
+    if isinstance(value, tuple) and getattr(torch.return_types, kind.__name__, None) is kind:
+        items = [described(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]
+        return ["torch.return_types", [kind.__name__, *items]]
     if isinstance(value, dict) and all(type(key) is str for key in value):
         name = "dict" if kind is dict else "fields"
         rows = [(k, described(item, leaf, f"{path}[{k!r}]")) for k, item in value.items()]
@@ -103,6 +104,10 @@ def rebuilt(tree: Tree, leaf: Callable[[str, Any], Any]) -> Any:
         name, *rows = content
         made_class = collections.namedtuple(name, [key for key, _ in rows])  # type: ignore[misc]
         return made_class(*(rebuilt(item, leaf) for _, item in rows))
+    if kind == "torch.return_types":
+        name, *parts = content
+        made_class = getattr(torch.return_types, name)
+        return made_class([rebuilt(item, leaf) for item in parts])
     return leaf(kind, content)
 
 
@@ -114,6 +119,9 @@ def leaves(tree: Tree) -> Iterator[Tree]:
             yield from leaves(item)
     elif kind in ("dict", "fields", "namedtuple"):
         for _, item in content[kind == "namedtuple" :]:
+            yield from leaves(item)
+    elif kind == "torch.return_types":
+        for item in content[1:]:
             yield from leaves(item)
     else:
         yield tree
