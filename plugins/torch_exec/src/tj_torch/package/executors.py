@@ -36,13 +36,14 @@ def members(
 
     :raises PackageError: naming an executor that takes no part in packages, or whose region fails.
     """
-    owners = {record.name: (plugin, record) for plugin, record in session.plugins.executors()}
+    plugins = {record.name: plugin for plugin, record in session.plugins.executors()}
+    owners = {record.name: record for record in session.executors}
     used = {c.executor for t in traces for c in _outside_bodies(t) if c.executor is not None}
     facts: dict[str, dict[str, Any]] = {}
     regions: list[dict[str, Any]] = []
     files: dict[str, bytes] = {}
     for name in sorted(used):
-        plugin, executor = owners.get(name, ("", None))
+        executor = owners.get(name)
         if executor is None:
             raise PackageError(f"the executor {name!r} is an object of the program, in no plugin")
         if executor.fallback:
@@ -54,8 +55,8 @@ def members(
                 f"{executor.owner} takes no part in packages",
                 hint="leave it out: executors=[...] names those to ask",
             )
-        state = session.plugins.state(plugin)
-        facts[name] = {"plugin": plugin, "distribution": state.distribution}
+        distribution = session.plugins.state(plugins[name]).distribution
+        facts[name] = {"plugin": plugins[name], "distribution": distribution}
         if not mine:
             continue
         assert packaging.members is not None
