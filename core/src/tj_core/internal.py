@@ -11,6 +11,7 @@ from tj_core.analysis.bound_sizes import SizePlace
 from tj_core.api import backend_state
 from tj_core.cli.programs import add_target, run_target
 from tj_core.compile.collection import collecting_less
+from tj_core.compile.compilation import Track
 from tj_core.compile.failures import call_of, source_of, warn_of
 from tj_core.compile.outcome import Recompiler
 from tj_core.compile.region_kernels import RegionKernel
@@ -67,6 +68,7 @@ __all__ = [
     "SizePlace",
     "SizeTree",
     "Storage",
+    "Track",
     "ViewStep",
     "add_note",
     "add_target",

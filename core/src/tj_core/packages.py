@@ -22,6 +22,7 @@ def export(
     *,
     keywords: Mapping[str, Any] | None = None,
     dynamic: bool | Mapping[str, int | Sequence[int]] = False,
+    training: bool = False,
     **options: Any,
 ) -> Any:
     """The program of ``fn(*inputs, **keywords)``, finished, as a package: call it, or ``save`` it.
@@ -29,6 +30,7 @@ def export(
     :param fn: a function, a module, or what `jit` returned.
     :param dynamic: the sizes that may differ between calls: all (True), none, or dimensions of
         arguments by name, as ``{"x": 0}``.
+    :param training: with gradients, of parameters and arguments that require them.
     :param options: keywords of `jit`, as ``plugins=["torch"]``, for what is not jitted yet.
     :raises PackageError: if the program cannot be captured whole, or does what no package does.
     """
@@ -40,7 +42,7 @@ def export(
     formats = [record for _, record in state.session.plugins.package_formats()]
     if not formats:
         raise PackageError("no loaded plugin has a form of packages")
-    return formats[0].export(state, tuple(inputs), dict(keywords or {}), dynamic)
+    return formats[0].export(state, tuple(inputs), dict(keywords or {}), dynamic, training)
 
 
 def load(path: str | os.PathLike[str]) -> Any:

@@ -124,3 +124,18 @@ def test_sizes_that_are_symbols(tmp_path: Path) -> None:
 def test_an_executor_without_packages_is_named() -> None:
     with pytest.raises(PackageError, match="executor 'example_fuser' of plugin .* takes no part"):
         tj.export(lambda x: x * 2 + 1, (torch.rand(4),), plugins=["torch", "example_fuser"])
+
+
+@pytest.mark.slow
+def test_steps_with_kernels(tmp_path: Path) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.gelu(torch.tanh(x * 2) @ w).square().mean()
+
+    given = torch.rand(8, 16, requires_grad=True), torch.rand(16, 16, requires_grad=True)
+    plugins = [*PLUGINS, "autograd"]
+    tj.export(program, given, training=True, plugins=plugins).save(tmp_path / "step.tjp")
+    package = tj.load(tmp_path / "step.tjp")
+    assert len(package.manifest["regions"]) >= 2
+    for _ in range(2):
+        ours = torch.autograd.grad(package(*given), given)
+        torch.testing.assert_close(ours, torch.autograd.grad(program(*given), given))

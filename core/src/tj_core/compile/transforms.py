@@ -21,6 +21,8 @@ from tj_core.ir.stage import Stage
 if TYPE_CHECKING:
     from tj_core.compile.context import PassContext
     from tj_core.compile.outcome import Outcome
+    from tj_core.contract.decline import Decline
+    from tj_core.contract.packages import TrainingParts
     from tj_core.ir.trace import Trace
 
 __all__ = ["USER", "Ranked", "Transform", "without"]
@@ -57,6 +59,9 @@ class Transform:
     `PassContext.wrap` with ``kept``. It returns the outcome in a process that finds the finished
     program on disk: called in place of ``apply``, with the context and the value of ``kept``. The
     trace of the outcome is not used, since the finished one is on disk.
+
+    ``training`` is for a transform that assembles a forward and a backward: from a value of
+    ``kept`` it says how they are put together in a package, or declines.
     """
 
     name: str
@@ -67,6 +72,7 @@ class Transform:
     falls_back: bool = False
     reads: frozenset[str] = frozenset()
     restore: Callable[[PassContext, Any], Outcome] | None = None
+    training: Callable[[Any], TrainingParts | Decline] | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -79,6 +85,7 @@ class Transform:
             falls_back=FLAG,
             reads=of(frozenset),
             restore=OPTIONAL_FUNCTION,
+            training=OPTIONAL_FUNCTION,
         )
 
 

@@ -13,17 +13,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tj_core.contract.fusion import Fused, FusionRegion
+    from tj_core.ir.proxy import Proxy
 
-__all__ = ["PackageFormat", "Packaging"]
+__all__ = ["PackageFormat", "Packaging", "TrainingParts"]
 
 
 @dataclass(frozen=True, slots=True)
 class PackageFormat:
     """A form of packages, by the plugin of a dialect.
 
-    ``export(jitted, args, kwargs, dynamic)`` captures and compiles the program of ``jitted``, the
+    ``export(jitted, args, kwargs, dynamic, training)`` captures and compiles the program of ``jitted``, the
     state of a jitted callable, for these arguments, and returns a callable with a method
-    ``save(path)``. ``load(path)`` returns such a callable from a file; ``accepts(path)`` tells if
+    ``save(path)``; with ``training``, the callable has gradients. ``load(path)`` returns such a callable from a file; ``accepts(path)`` tells if
     the file may be of this form. Both must do without a session, and import no compiler.
     """
 
@@ -57,3 +58,23 @@ class Packaging:
         check_fields(self, members=OPTIONAL_FUNCTION, restore=OPTIONAL_FUNCTION)
         if (self.members is None) != (self.restore is None):
             raise PluginError("a packaging has both members and restore, or none of them")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingParts:
+    """How a forward and one backward program are put together, for a package.
+
+    The forward returns ``roots``, which may get tangents, ``rest`` and ``saved``. The results of
+    the user's program, ``outputs``, are among these and the inputs. The backward, called ``name``
+    among the programs of the compilation, takes those of ``saved`` at ``takes``, then ``tangents``,
+    and returns the gradients of the inputs at ``places`` at the same places.
+    """
+
+    name: str
+    outputs: tuple[Proxy | None, ...]
+    roots: tuple[Proxy, ...]
+    rest: tuple[Proxy, ...]
+    saved: tuple[Proxy, ...]
+    takes: tuple[int, ...]
+    tangents: tuple[Proxy, ...]
+    places: tuple[int, ...]

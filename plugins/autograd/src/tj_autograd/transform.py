@@ -28,6 +28,7 @@ from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.refusals import needs_gradient, overwritten, uncuttable, unsupported
 from tj_autograd.run.assembly import Splitting
 from tj_autograd.run.boundary import Compiled
+from tj_autograd.run.packages import training_parts
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.deliveries import segments_of
 from tj_autograd.split.halves import is_backward
@@ -54,6 +55,7 @@ def transforms(options: Options) -> tuple[Transform, ...]:
             Stage.SPLIT,
             falls_back=True,
             restore=functools.partial(_restore, options=options),
+            training=training_parts,
         ),
     )
 

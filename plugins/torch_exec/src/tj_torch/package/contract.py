@@ -81,24 +81,27 @@ class Contract:
 
     ``arguments`` are rows of name, keyword, place and tree; the leaves of all trees are counted in
     order. ``ranges`` are conditions on symbols, as text. With ``apart``, the program writes to its
-    inputs, and no two tensors may share memory. ``state`` are the names and the metadata of the
-    tensors that the program owns, ``settings`` the values of PyTorch's settings that it depends on.
+    inputs, and no two tensors may share memory. With ``training``, tensors that require a gradient
+    are those that did in the exported call.
     """
 
     arguments: tuple[tuple[str, str | None, int | None, Tree], ...]
     ranges: tuple[str, ...] = ()
     apart: bool = False
+    training: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The contract for a manifest."""
         rows = [list(row) for row in self.arguments]
-        return {"arguments": rows, "ranges": list(self.ranges), "apart": self.apart}
+        flags = {"apart": self.apart, "training": self.training}
+        return {"arguments": rows, "ranges": list(self.ranges), **flags}
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> Contract:
         """The contract that `as_json` wrote."""
         rows = tuple(tuple(row) for row in document["arguments"])
-        return cls(rows, tuple(document["ranges"]), document["apart"])  # type: ignore[arg-type]
+        flags = document["apart"], document["training"]
+        return cls(rows, tuple(document["ranges"]), *flags)  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------ calls
 
@@ -170,7 +173,7 @@ class Contract:
     @cached_property
     def _tensors(self) -> dict[str, _Tensor]:
         texts = {c for *_, tree in self.arguments for kind, c in leaves(tree) if kind == "tensor"}
-        return {text: _Tensor.of(text) for text in texts}
+        return {text: _Tensor.of(text, self.training) for text in texts}
 
     @cached_property
     def _sized(self) -> list[tuple[_Tensor, int, str]]:
@@ -194,14 +197,21 @@ class _Tensor:
     shape: tuple[Any, ...]
     strides: tuple[Any, ...]
     sized: bool
+    requires_grad: bool | None
 
     @classmethod
-    def of(cls, text: str) -> _Tensor:
+    def of(cls, text: str, training: bool) -> _Tensor:
         p = parse_meta("x", text)
         assert isinstance(p, TensorProxy)
         sized = any(isinstance(n, SymDim) for n in (*p.shape, *p.strides))
         return cls(
-            text, dtype_to_torch(p.dtype), device_to_torch(p.device), p.shape, p.strides, sized
+            text,
+            dtype_to_torch(p.dtype),
+            device_to_torch(p.device),
+            p.shape,
+            p.strides,
+            sized,
+            p.requires_grad if training else None,
         )
 
     def check(self, value: Any, path: str, symbols: dict[str, int]) -> None:
@@ -216,6 +226,7 @@ class _Tensor:
             and value.device == self.device
             and value.dim() == len(self.shape)
             and form_of(value) is Form.PLAIN
+            and self.requires_grad in (None, value.requires_grad)
         )
         if fits and not self.sized:
             fits = value.shape == self.shape and value.stride() == self.strides

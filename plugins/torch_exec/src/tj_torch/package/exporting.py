@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
+    Decline,
     Jitted,
     NumberProxy,
     PackageError,
@@ -36,11 +37,13 @@ from tj_torch.package.given import Given
 from tj_torch.package.loaded import CONSTANTS, Package, setting
 from tj_torch.package.running import text_of
 from tj_torch.package.state import State
+from tj_torch.package.steps import backward_of, kernels_of, run_backward
 from tj_torch.package.tensors import packed
+from tj_torch.package.training import facts_of
 from tj_torch.runtime.modes import device_modes, function_mode_is_on
 
 if TYPE_CHECKING:
-    from tj_core.extend import Compilation
+    from tj_core.extend import Compilation, TrainingParts
 
     from tj_torch.ops.sizes.program import Sizes
     from tj_torch.package.capturing import Replayed
@@ -53,9 +56,13 @@ SETTINGS = ("torch.get_default_dtype", "torch.are_deterministic_algorithms_enabl
 
 
 def export(
-    jitted: Jitted, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic
+    jitted: Jitted,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    dynamic: Dynamic,
+    training: bool,
 ) -> Package:
-    """The program of ``jitted`` for arguments like these, as a package.
+    """The program of ``jitted`` for arguments like these, as a package; see `tj_core.export`.
 
     :raises PackageError: if the program cannot be captured whole, or does what no package does.
     """
@@ -63,11 +70,11 @@ def export(
         raise PackageError("autocast is on", hint="enter it in the program, not around the export")
     if function_mode_is_on() or device_modes():
         raise PackageError("a __torch_function__ mode or a default device is active")
-    with torch.no_grad():
+    with torch.set_grad_enabled(training), torch.inference_mode(False):
         given = Given.of(jitted.fn, args, kwargs)
         _check_distinct(given)
         given.mark(dynamic)
-        return _compiled(jitted, given, dynamic).package()
+        return _compiled(jitted, given, dynamic, training).package()
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ class _Compiled:
     values: tuple[Any, ...]
     sources: tuple[str, ...]
     ranges: tuple[str, ...]
+    training: bool
 
     def package(self) -> Package:
         """Write the package."""
@@ -96,8 +104,14 @@ class _Compiled:
         symbolic = bool(symbols_in(self.acquired.inputs))
         result = self.call.described(self.given, state.name_of, symbolic)
         writes = any(c.effects.mutates or c.effects.rebinds for c in self.acquired.calls)
-        traces = self.traces()
-        kernels, session = self.compilation.regions, self.jitted.session
+        parts = self.parts()
+        if parts is not None:
+            run_backward(self.compilation, self.values)
+        traces = self.traces(parts)
+        kernels = [*self.compilation.regions]
+        if parts is not None:
+            kernels += kernels_of(self.compilation, parts)
+        session = self.jitted.session
         executors, regions, members = members_of([*traces.values()], kernels, session)
         members |= {f"traces/{name}.txt": text_of(trace) for name, trace in traces.items()}
         constants = {n: c for t in traces.values() for n, c in t.constants().items()}
@@ -110,7 +124,9 @@ class _Compiled:
         manifest = {
             "name": self.jitted.name,
             "made": machine.facts(["tj-core", "tj-torch", *distributions]),
-            "contract": Contract(tuple(rows), self.ranges, writes).as_json(),
+            "contract": Contract(
+                tuple(rows), self.ranges, writes, self.training
+            ).as_json(),
             "sizes": size_hints(self.acquired.inputs),
             "inputs": inputs,
             "result": result,
@@ -119,7 +135,8 @@ class _Compiled:
             "regions": regions,
             "settings": {path: setting(path) for path in self.settings()},
             "constants": sorted(constants),
-            "state": state.facts(),
+            "state": state.facts(self.training),
+            "training": None if parts is None else facts_of(parts, traces["computation"].inputs),
             "unused": state.unused(),
         }
         # As it is read from a file: tuples are lists then.
@@ -163,7 +180,7 @@ class _Compiled:
         for value, p in zip(self.values, self.acquired.inputs, strict=True):
             if value is tensor:
                 assert isinstance(p, TensorProxy)
-                return meta_text(p.replace(requires_grad=False))
+                return meta_text(p.replace(requires_grad=self.training and p.requires_grad))
         return meta_text(tensor_proxy("x", tensor).replace(requires_grad=False))
 
     def settings(self) -> tuple[str, ...]:
@@ -171,17 +188,44 @@ class _Compiled:
         flags = flags_of(self.acquired, self.jitted.session.tables[FLAGS])
         return tuple(dict.fromkeys((*SETTINGS, *flags)))
 
-    def traces(self) -> dict[str, Trace]:
-        """The finished traces by name: the program, and the code around it if there is some."""
-        for name, _ in self.compilation.wrapped:
-            if name != "functionalize":
-                raise PackageError(f"the transform {name!r} runs code that has no text")
+    def parts(self) -> TrainingParts | None:
+        """How forward and backward are put together; None for a program without gradients.
+
+        :raises PackageError: if it has gradients that cannot be written down.
+        """
+        name = self.jitted.name
+        found = None
+        for transform, payload in self.compilation.wrapped:
+            if transform == "functionalize" or (payload is None and not self.training):
+                continue
+            record = next(
+                r.transform for r in self.jitted.session.transforms if r.transform.name == transform
+            )
+            if record.training is None or not self.training:
+                raise PackageError(f"the transform {transform!r} runs code that has no text")
+            found = record.training(payload)
+        if isinstance(found, Decline):
+            raise PackageError(f"{name} cannot be packaged with gradients: {found.reason}")
+        if self.training and found is None:
+            why = "; ".join(f"{n}: {d.reason}" for n, d in self.compilation.declined)
+            raise PackageError(
+                f"{name} has no backward program" + (f" ({why})" if why else ""),
+                hint="" if why else "a plugin for gradients makes it: pip install tj-autograd",
+            )
+        return found
+
+    def traces(self, parts: TrainingParts | None) -> dict[str, Trace]:
+        """The finished traces by name: the program, its backward, and the code around both."""
+        found = {"computation": self.compilation.traces[-1]}
         epilogue = self.compilation.others.get("epilogue")
-        around = {"epilogue": epilogue} if isinstance(epilogue, Trace) else {}
-        return {"computation": self.compilation.traces[-1], **around}
+        if isinstance(epilogue, Trace):
+            found["epilogue"] = epilogue
+        if parts is not None:
+            found["backward"] = backward_of(self.compilation, parts).traces[-1]
+        return found
 
 
-def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic) -> _Compiled:
+def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic, training: bool) -> _Compiled:
     compiler = GraphCompiler(jitted, TorchDialects.of(jitted.session))
     compiler.settle()
     with dynamo.compiling(given.leaves), jitted.lock:
@@ -195,7 +239,7 @@ def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic) -> _Compiled:
     values = (*call.inputs, *held_by(acquired.held))
     sources = tuple(found.sources.get(i, f"constant_{i}") for i in range(len(values)))
     return _Compiled(
-        jitted, given, acquired.trace, compilation, call, values, sources, ranges
+        jitted, given, acquired.trace, compilation, call, values, sources, ranges, training
     )
 
 

@@ -21,11 +21,11 @@ def package_format() -> PackageFormat:
 
 
 def _export(
-    jitted: Jitted, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Any
+    jitted: Jitted, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Any, training: bool
 ) -> Any:
     from tj_torch.package.exporting import export
 
-    return export(jitted, args, kwargs, dynamic)
+    return export(jitted, args, kwargs, dynamic, training)
 
 
 def _load(path: Path) -> Any:

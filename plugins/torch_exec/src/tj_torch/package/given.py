@@ -37,7 +37,7 @@ class Given:
 
     @classmethod
     def of(cls, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given:
-        """The arguments of ``fn(*args, **kwargs)``.
+        """The arguments of ``fn(*args, **kwargs)``; tensors require gradients as they do there.
 
         :raises PackageError: for one that has no place in a package.
         """
@@ -112,5 +112,5 @@ def _aliased(tree: Any) -> Any:
     if isinstance(tree, torch.Tensor):
         if type(tree) not in (torch.Tensor, torch.nn.Parameter):
             raise PackageError(f"an argument is a {type(tree).__name__}, not a plain tensor")
-        return tree.detach()
+        return tree.detach().requires_grad_(tree.requires_grad)
     return tree

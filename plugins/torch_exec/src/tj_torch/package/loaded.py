@@ -45,7 +45,10 @@ class Package:
         self.contract = Contract.of_json(manifest["contract"])
         self._tensors = unpacked(members[CONSTANTS])
         for name, facts in manifest["state"].items():
-            self._tensors[name] = self._tensors[name].to(facts["device"])
+            tensor = self._tensors[name].to(facts["device"])
+            if facts["requires_grad"]:
+                tensor = torch.nn.Parameter(tensor)
+            self._tensors[name] = tensor
         self._function = self._program()
 
     @classmethod
@@ -94,7 +97,9 @@ class Package:
         """
         check_settings(self.manifest["settings"])
         leaves, symbols = self.contract.bound(args, kwargs)
-        with torch.no_grad(), autocast_as_in(PLAIN_CONTEXT):
+        training = self.manifest["training"] is not None
+        grad = contextlib.nullcontext() if training else torch.no_grad()
+        with grad, autocast_as_in(PLAIN_CONTEXT):
             inputs = [read(leaves, symbols) for read in self._readers]
             if self.contract.apart:
                 self._check_apart(inputs)
@@ -137,13 +142,17 @@ class Package:
         }
         rest = self.manifest["executors"], self.manifest["regions"], self.members, constants
         known = implementations([*traces.values()], *rest)
-        return program(traces["computation"], traces.get("epilogue"), known)
+        return program(traces, known, self.manifest["training"])
 
     # ------------------------------------------------------------------ tensors
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers of the exported module that the program uses, by name."""
-        return dict(self._named())
+        return {name: tensor.detach() for name, tensor in self._named()}
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """The tensors of the program's own that get gradients; none without ``training``."""
+        return (t for t in self._tensors.values() if isinstance(t, torch.nn.Parameter))
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy the values of ``state`` to the program's parameters and buffers.

@@ -45,12 +45,20 @@ def text_of(trace: Trace) -> bytes:
 
 
 def program(
-    trace: Trace,
-    epilogue: Trace | None,
+    traces: Mapping[str, Trace],
     implementations: Mapping[Symbol, Any],
+    training: Mapping[str, Any] | None,
 ) -> Callable[..., Sequence[Any]]:
-    """The function of the inputs that runs ``trace``, within ``epilogue`` if there is one."""
-    function = generate(trace, implementations).function
-    if epilogue is None:
+    """The function of the inputs that runs ``computation``, within ``epilogue`` if there is one.
+
+    With ``training`` it has the gradients that ``backward`` computes.
+    """
+    function = generate(traces["computation"], implementations).function
+    if training is not None:
+        from tj_torch.package.training import differentiable
+
+        backward = generate(traces["backward"], implementations).function
+        function = differentiable(function, backward, training)
+    if "epilogue" not in traces:
         return function
-    return generate(epilogue, {PROGRAM: function}).function
+    return generate(traces["epilogue"], {PROGRAM: function}).function

@@ -49,12 +49,13 @@ class State:
             self.tensors[name] = tensor
         return name
 
-    def facts(self) -> dict[str, Any]:
-        """For the manifest: names in the state dict, and the device, of each tensor."""
+    def facts(self, training: bool) -> dict[str, Any]:
+        """For the manifest: names in the state dict, the device and more, of each tensor."""
         return {
             name: {
                 "names": [n for n in self.known.get(id(t), ()) if n in self.kept],
                 "device": str(t.device),
+                "requires_grad": training and t.requires_grad,
             }
             for name, t in self.tensors.items()
         }
