@@ -12,8 +12,7 @@ import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -25,6 +24,9 @@ from tj_conformance.oracle.compare import call_differences, seeded
 from tj_conformance.oracle.twins import clone_tree
 from tj_conformance.sampling import FULL
 from tj_core.extend import PackageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -40,7 +42,8 @@ REFUSED = {
 
 def sample() -> list[Any]:
     """Every third operation; in the default run about one in twenty of these, by hash."""
-    found = operations()[::3]
+    # Those of the jiterator exist on GPUs alone.
+    found = [op for op in operations()[::3] if not full_name(op).startswith("jiterator")]
     digests = [hashlib.sha256(full_name(op).encode()).digest()[0] for op in found]
     return [op for op, digest in zip(found, digests, strict=True) if FULL or digest < 12]
 
@@ -96,11 +99,11 @@ def test_models_in_another_process(tmp_path: Path) -> None:
         if name in ("t5", "whisper"):
             batch["decoder_input_ids"] = MODELS[name].batch()["labels"]
         more = {} if name in ("bert", "vit") else {"use_cache": False}
+        with torch.no_grad():  # first: transformers prepares a model in its first call
+            result = model(**batch, **more)
         package = tj.export(model, keywords={**batch, **more}, plugins=["torch"])
         package.save(tmp_path / f"{name}.tjp")
         (tmp_path / f"{name}.in").write_bytes(packed(batch))
-        with torch.no_grad():
-            result = model(**batch, **more)
         expected[name] = {k: v for k, v in result.items() if isinstance(v, torch.Tensor)}
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE, str(tmp_path), *names],

@@ -26,11 +26,11 @@ ROOMS = {
     "tj_core": (
         "source", "showing", "errors", "disk_locks", "disk", "deprecations", "ir", "contract",
         "text", "analysis", "edit", "verify", "passes", "compile", "host", "namespaces", "tagging",
-        "api", "looking", "cli", "extend", "internal", "testing", "__main__",
+        "api", "packages", "looking", "cli", "extend", "internal", "testing", "__main__",
     ),
     "tj_torch": (
         "installation", "torch_private", "runtime", "ops", "guards", "eager", "functionalize",
-        "glue", "capture", "dispatch", "backend", "extend", "internal", "demo", "doctor",
+        "glue", "capture", "dispatch", "package", "backend", "extend", "internal", "demo", "doctor",
         "new_plugin", "plugin",
     ),
     "tj_torch.ops": (
@@ -49,8 +49,8 @@ ROOMS = {
     ),
     "tj_inductor": (
         "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",
-        "decompositions", "graph", "lowering", "variants", "compiler", "executor", "probes",
-        "doctor", "plugin",
+        "decompositions", "graph", "lowering", "variants", "compiler", "packaging",
+        "executor", "probes", "doctor", "plugin",
     ),
     "tj_onednn": (
         "options", "availability", "timing", "store", "names", "adapter", "kernels", "packing",

@@ -158,16 +158,16 @@ def own_folder(path: Path) -> None:
     check_own(path)
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically: readers see the old file or the whole new one.
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write ``content`` to ``path`` atomically: readers see the old file or the whole new one.
 
     :raises OSError: if the file cannot be written.
     """
     # In the same folder: a replacement is atomic within a file system only.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -34,7 +34,6 @@ from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import Operation, SizeTree, normal_size, parse_size
 from tj_core.ir.symbol import AUGMENTED, BACKWARD, FORWARD, INVERSE
 from tj_core.ir.tags import NEW_VALUE_OF
-from tj_core.ir.trace import Body
 from tj_core.looking.notebook import callable_html
 from tj_core.looking.pages import PAGES, Page
 from tj_core.looking.programs import CompiledProgram
@@ -55,15 +54,14 @@ __all__ = [
     "OWN_COMMANDS",
     "PAGES",
     "STATE",
-    "Body",
     "CompiledProgram",
     "Fragment",
     "Operation",
     "Page",
     "Place",
     "Recompiler",
-    "Resetting",
     "RegionKernel",
+    "Resetting",
     "RuntimeValues",
     "SizePlace",
     "SizeTree",
@@ -79,8 +77,8 @@ __all__ = [
     "check_fields",
     "collecting_less",
     "cse",
-    "is_own",
     "installed_version",
+    "is_own",
     "jitted_of",
     "joined_effects",
     "normal_size",

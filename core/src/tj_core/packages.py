@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tj_core.contract.packages import PackageFormat
 from tj_core.errors import PackageError
 from tj_core.host.formats import package_formats
 from tj_core.host.jitted import Jitted
+
+if TYPE_CHECKING:
+    import os
+
+    from tj_core.contract.packages import PackageFormat
 
 __all__ = ["export", "load"]
 
@@ -39,7 +42,8 @@ def export(
     state = getattr(fn, "__tj__", None)
     if not isinstance(state, Jitted) or options:
         state = jit(fn, **options).__tj__
-    formats = [record for _, record in state.session.plugins.package_formats()]
+    session: Any = state.session  # a `Session`, which has more than `Services` says
+    formats = [record for _, record in session.plugins.package_formats()]
     if not formats:
         raise PackageError("no loaded plugin has a form of packages")
     return formats[0].export(state, tuple(inputs), dict(keywords or {}), dynamic, training)

@@ -107,7 +107,7 @@ def test_the_probe_finds_waits_that_find_nothing(monkeypatch: pytest.MonkeyPatch
 def test_the_probe_finds_an_announcement_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     if not distributed.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")
-    monkeypatch.setattr("tj_distributed.agreement.Agreement.begin", lambda self, found: None)
+    monkeypatch.setattr("tj_distributed.agreement.Agreement.begin", lambda self, *found: None)
     with pytest.raises(AssertionError, match="has not run"):
         probes.agreeing()
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
 from tj_core.extend import PackageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PLUGINS = ["torch", "inductor"]
 
@@ -122,7 +124,7 @@ def test_sizes_that_are_symbols(tmp_path: Path) -> None:
 
 
 def test_an_executor_without_packages_is_named() -> None:
-    with pytest.raises(PackageError, match="executor 'example_fuser' of plugin .* takes no part"):
+    with pytest.raises(PackageError, match=r"executor 'example_fuser' of plugin .* takes no part"):
         tj.export(lambda x: x * 2 + 1, (torch.rand(4),), plugins=["torch", "example_fuser"])
 
 

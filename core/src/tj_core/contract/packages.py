@@ -22,10 +22,11 @@ __all__ = ["PackageFormat", "Packaging", "TrainingParts"]
 class PackageFormat:
     """A form of packages, by the plugin of a dialect.
 
-    ``export(jitted, args, kwargs, dynamic, training)`` captures and compiles the program of ``jitted``, the
-    state of a jitted callable, for these arguments, and returns a callable with a method
-    ``save(path)``; with ``training``, the callable has gradients. ``load(path)`` returns such a callable from a file; ``accepts(path)`` tells if
-    the file may be of this form. Both must do without a session, and import no compiler.
+    ``export(jitted, args, kwargs, dynamic, training)`` captures and compiles the program of
+    ``jitted``, the state of a jitted callable, for these arguments, and returns a callable with a
+    method ``save(path)``; with ``training``, the callable has gradients. ``load(path)`` returns
+    such a callable from a file; ``accepts(path)`` tells if the file may be of this form. Both must
+    do without a session, and import no compiler.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Packaging:
 
 @dataclass(frozen=True, slots=True)
 class TrainingParts:
-    """How a forward and one backward program are put together, for a package.
+    """The places of values between a forward and its one backward program, for a package.
 
     The forward returns ``roots``, which may get tangents, ``rest`` and ``saved``. The results of
     the user's program, ``outputs``, are among these and the inputs. The backward, called ``name``

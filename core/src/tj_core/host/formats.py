@@ -10,13 +10,16 @@ import functools
 import importlib
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from tj_core.contract.executors import Executor
 from tj_core.contract.packages import PackageFormat
 from tj_core.errors import PluginError, how_to_disable
 from tj_core.host.config import load_config
 from tj_core.host.discovery import discover
 from tj_core.host.plugins import PluginManager
+
+if TYPE_CHECKING:
+    from tj_core.contract.executors import Executor
 
 __all__ = ["package_formats", "plugin_executors"]
 

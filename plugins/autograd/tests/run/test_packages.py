@@ -1,16 +1,18 @@
-"""Packages with gradients: steps equal to eager's to the bit, and what has no place in a package."""
+"""Packages with gradients: steps equal to eager's to the bit, and what is declined."""
 
 from __future__ import annotations
 
 import copy
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
 from tj_core.extend import PackageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PLUGINS = ["torch", "autograd"]
 
@@ -107,7 +109,12 @@ def test_tangents_in_any_layout() -> None:
     x = torch.rand(3, 4, requires_grad=True)
     package = tj.export(program, (x,), training=True, plugins=PLUGINS)
     weight = torch.rand(4, 3)
-    for pick in (torch.sum, lambda r: (r.t() * weight).sum(), lambda r: r[0].prod(), torch.Tensor.mean):
+    for pick in (
+        torch.sum,
+        lambda r: (r.t() * weight).sum(),
+        lambda r: r[0].prod(),
+        torch.Tensor.mean,
+    ):
         ours = torch.autograd.grad(pick(package(x)), x)
         theirs = torch.autograd.grad(pick(program(x)), x)
         assert torch.equal(ours[0], theirs[0])

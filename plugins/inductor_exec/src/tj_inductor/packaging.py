@@ -58,9 +58,7 @@ def members(
     return files
 
 
-def restore(
-    regions: Sequence[FusionRegion], files: Mapping[str, bytes]
-) -> Sequence[Fused]:
+def restore(regions: Sequence[FusionRegion], files: Mapping[str, bytes]) -> Sequence[Fused]:
     """The regions from their files; Inductor is not imported."""
     kernels = _loaded(files[LIBRARY]) if LIBRARY in files else None
     facts = json.loads(files[REGIONS])
@@ -91,7 +89,8 @@ def _loaded(data: bytes) -> Any:
         path = os.path.join(folder, "kernel.so")
         Path(path).write_bytes(data)
         spec = importlib.util.spec_from_file_location("kernel", path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     finally:
@@ -137,7 +136,7 @@ class _Module:
         return ast.unparse(module) + "\n"
 
     def statement(self, node: ast.stmt) -> Iterator[ast.stmt]:
-        """What ``node`` becomes: itself, another statement, or nothing."""
+        """The statement in the place of ``node``: itself, another one, or none."""
         if isinstance(node, ast.ImportFrom | ast.Import):
             text = ast.unparse(node)
             if "torch._inductor" not in text and "torch._dynamo" not in text:

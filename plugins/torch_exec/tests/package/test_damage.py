@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -14,6 +13,9 @@ from tj_core.extend import PackageError
 from tj_torch.package.archive import FORMAT, MANIFEST, opened, sealed
 
 from .programs import Net
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 X = torch.rand(3, 4)
 
@@ -42,7 +44,7 @@ def test_a_changed_byte_anywhere_is_found(data: bytes) -> None:
     for place in range(0, len(data), 97):
         changed = bytearray(data)
         changed[place] ^= 1
-        with pytest.raises(PackageError, match="damaged|is a package of form"):
+        with pytest.raises(PackageError, match=r"damaged|is a package of form"):
             opened(bytes(changed), "x")
 
 
@@ -98,9 +100,7 @@ def test_members_that_are_missing_or_more(data: bytes, tmp_path: Path) -> None:
     assert f"{trace} is not what its manifest says" in text
 
 
-@pytest.mark.parametrize(
-    "fact", ["torch", "python", "system", "processor", "tj-core", "tj-torch"]
-)
+@pytest.mark.parametrize("fact", ["torch", "python", "system", "processor", "tj-core", "tj-torch"])
 def test_other_versions_and_machines(data: bytes, tmp_path: Path, fact: str) -> None:
     def change(manifest: dict[str, Any], found: dict[str, bytes]) -> None:
         manifest["made"][fact] = "another"

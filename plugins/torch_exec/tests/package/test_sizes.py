@@ -1,10 +1,9 @@
-"""Packages with sizes that are symbols, of exported programs too, and the command ``tj package``."""
+"""Packages with sizes that are symbols, of exported programs, and the command ``tj package``."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -12,6 +11,9 @@ import torch
 from tj_core.cli.main import main
 from tj_core.extend import PackageError
 from tj_torch.package.tensors import packed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Halves(torch.nn.Module):

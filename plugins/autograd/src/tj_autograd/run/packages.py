@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tj_core.extend import Decline, Proxy, TrainingParts, Trace, is_subclass, leaves
+from tj_core.extend import Decline, Proxy, Trace, TrainingParts, is_subclass, leaves
 from tj_torch.internal import is_sized
 
 from tj_autograd.joint.functions import has_own_backward

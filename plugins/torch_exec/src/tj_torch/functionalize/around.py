@@ -41,6 +41,7 @@ __all__ = ["Wrap", "with_bases", "with_errors", "wrapping"]
 Run = Callable[..., Any]
 Wrap = Callable[[Run, Recompiler], Run]
 
+
 def with_errors(trace: Trace) -> Wrap:
     """Wrapper that runs a functional program, and raises as the acquired ``trace`` does."""
     devices, generators = list(_draws_from(trace)), _generators(trace)

@@ -64,20 +64,28 @@ def opened(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else None
         raise PackageError(f"{name} is a package of form {found}, and this tj reads form {FORMAT}")
-    # Whoever writes another archive with a seal of its own may leave members out.
-    listed = manifest.get("members", {})
+    _check_members(manifest.get("members", {}), members, name, whole)
     if len(names) != len(set(names)):
         raise PackageError(f"{name} is damaged: a member is there twice")
+    if not whole:
+        raise PackageError(f"{name} is damaged: bytes outside of its members have changed")
+    return manifest, members
+
+
+def _check_members(
+    listed: Mapping[str, Any], members: Mapping[str, bytes], name: str, whole: bool
+) -> None:
+    """Compare ``members`` with those of a manifest, of the file ``name``.
+
+    Whoever writes another archive with a seal of its own may leave members out, or add some.
+
+    :raises PackageError: for the first that differs.
+    """
     for member in sorted(listed.keys() | members.keys()):
         if member not in members:
             raise PackageError(f"{name} is damaged: {member} is missing")
         if member not in listed:
             raise PackageError(f"{name} is damaged: {member} is not in its manifest")
-        if not whole and digest(members[member]) != listed[member]["sha256"]:
-            raise PackageError(f"{name} is damaged: {member} has changed")
-    if not whole:
-        raise PackageError(f"{name} is damaged: bytes outside of its members have changed")
-    for member, facts in listed.items():
-        if digest(members[member]) != facts["sha256"]:
-            raise PackageError(f"{name} is damaged: {member} is not what its manifest says")
-    return manifest, members
+        if digest(members[member]) != listed[member]["sha256"]:
+            what = "is not what its manifest says" if whole else "has changed"
+            raise PackageError(f"{name} is damaged: {member} {what}")

@@ -54,7 +54,9 @@ def _show(args: argparse.Namespace) -> Said:
     manifest, members = opened(_bytes(args.file), str(args.file))
     contract = manifest["contract"]
     arguments = {
-        name: [content if kind == "tensor" else _plain(kind, content) for kind, content in leaves(tree)]
+        name: [
+            content if kind == "tensor" else _plain(kind, content) for kind, content in leaves(tree)
+        ]
         for name, _, _, tree in contract["arguments"]
     }
     sizes = {name: len(data) for name, data in members.items()}

@@ -70,7 +70,12 @@ def arguments_of(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
         else:
             keyword = None if parameter.kind is parameter.POSITIONAL_ONLY else name
             made.append(
-                Argument(name, value, keyword, None if parameter.kind is parameter.KEYWORD_ONLY else place)
+                Argument(
+                    name,
+                    value,
+                    keyword,
+                    None if parameter.kind is parameter.KEYWORD_ONLY else place,
+                )
             )
     return made
 
@@ -101,18 +106,22 @@ class Contract:
         """The contract that `as_json` wrote."""
         rows = tuple(tuple(row) for row in document["arguments"])
         flags = document["apart"], document["training"]
-        return cls(rows, tuple(document["ranges"]), *flags)  # type: ignore[arg-type]
+        return cls(rows, tuple(document["ranges"]), *flags)
 
     # ------------------------------------------------------------------ calls
 
-    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, int]]:
+    def bound(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, int]]:
         """The leaves of a call's arguments, and the values of symbols.
 
         :raises PackageError: for a call that the package was not made for.
         """
         found: list[Any] = []
         symbols: dict[str, int] = {}
-        for (name, _, _, tree), value in zip(self.arguments, self._placed(args, kwargs), strict=True):
+        for (name, _, _, tree), value in zip(
+            self.arguments, self._placed(args, kwargs), strict=True
+        ):
             self._take(tree, value, name, found, symbols)
         for condition in self.ranges:
             if not _holds(condition, symbols):
@@ -144,31 +153,21 @@ class Contract:
     def _take(
         self, tree: Tree, value: Any, path: str, found: list[Any], symbols: dict[str, int]
     ) -> None:
-        """Compare ``value`` with ``tree``; add its leaves to ``found``, and sizes to ``symbols``."""
+        """Compare ``value`` with ``tree``; add its leaves to ``found``, sizes to ``symbols``."""
         kind, content = tree
+        for part, item, where in _parts(tree, value, path):
+            self._take(part, item, where, found, symbols)
+        if kind in ("tuple", "list", "dict"):
+            return
         if kind == "tensor":
             self._tensors[content].check(value, path, symbols)
-            found.append(value)
-        elif kind in ("tuple", "list"):
-            if type(value).__name__ != kind or len(value) != len(content):
-                raise _unlike(path, f"a {kind} of {len(content)}", value)
-            for i, (item, part) in enumerate(zip(content, value, strict=True)):
-                self._take(item, part, f"{path}[{i}]", found, symbols)
-        elif kind == "dict":
-            keys = [key for key, _ in content]
-            if type(value) is not dict or [*value] != keys:
-                raise _unlike(path, f"a dict with the keys {', '.join(keys)}", value)
-            for key, item in content:
-                self._take(item, value[key], f"{path}[{key!r}]", found, symbols)
         elif kind == "number":
             if type(value) is not int:
                 raise _unlike(path, "an int", value)
             symbols[content] = value
-            found.append(value)
-        else:
-            if value_text(value) != content:
-                raise _unlike(path, repr(value_of(content)), value)
-            found.append(value)
+        elif value_text(value) != content:
+            raise _unlike(path, repr(value_of(content)), value)
+        found.append(value)
 
     @cached_property
     def _tensors(self) -> dict[str, _Tensor]:
@@ -185,6 +184,25 @@ class Contract:
             for i, ((kind, content), name) in enumerate(every)
             if kind == "tensor" and self._tensors[content].sized
         ]
+
+
+def _parts(tree: Tree, value: Any, path: str) -> Iterator[tuple[Tree, Any, str]]:
+    """The items of a container with their trees and paths; none of a leaf.
+
+    :raises PackageError: if it is another container than ``tree`` says.
+    """
+    kind, content = tree
+    if kind in ("tuple", "list"):
+        if type(value).__name__ != kind or len(value) != len(content):
+            raise _unlike(path, f"a {kind} of {len(content)}", value)
+        for i, (item, part) in enumerate(zip(content, value, strict=True)):
+            yield item, part, f"{path}[{i}]"
+    elif kind == "dict":
+        keys = [key for key, _ in content]
+        if type(value) is not dict or [*value] != keys:
+            raise _unlike(path, f"a dict with the keys {', '.join(keys)}", value)
+        for key, item in content:
+            yield item, value[key], f"{path}[{key!r}]"
 
 
 @dataclass(frozen=True, slots=True)

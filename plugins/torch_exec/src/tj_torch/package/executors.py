@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import (
+    Body,
     Executor,
     FusionRegion,
     PackageError,
@@ -15,7 +16,7 @@ from tj_core.extend import (
     TraceEditor,
     interpreter,
 )
-from tj_core.internal import Body, RegionKernel, plugin_executors
+from tj_core.internal import RegionKernel, plugin_executors
 
 from tj_torch.package.running import language, parsed, text_of
 
@@ -29,10 +30,8 @@ Members = tuple[dict[str, dict[str, Any]], list[dict[str, Any]], dict[str, bytes
 """Facts of executors by name, facts of regions, and files by name."""
 
 
-def members(
-    traces: Iterable[Trace], kernels: Sequence[RegionKernel], session: Session
-) -> Members:
-    """What executors but the fallback need to run calls of ``traces`` elsewhere.
+def members(traces: Iterable[Trace], kernels: Sequence[RegionKernel], session: Session) -> Members:
+    """The parts of executors, but the fallback, that calls of ``traces`` need elsewhere.
 
     :raises PackageError: naming an executor that takes no part in packages, or whose region fails.
     """
@@ -153,7 +152,9 @@ def _kernels(
     if not regions:
         return {}
     packaging, fusion = executor.packaging, executor.fusion
-    assert packaging is not None and packaging.restore is not None and fusion is not None
+    assert packaging is not None
+    assert packaging.restore is not None
+    assert fusion is not None
     prefix = f"executors/{executor.name}/"
     own = {n.removeprefix(prefix): data for n, data in files.items() if n.startswith(prefix)}
     rest = executor.name, executor.owner, _one_by_one, _refused

@@ -13,7 +13,6 @@ from tj_core.extend import (
     Jitted,
     NumberProxy,
     PackageError,
-    Proxy,
     TensorProxy,
     Trace,
     meta_text,
@@ -111,7 +110,7 @@ class _Compiled:
         kernels = [*self.compilation.regions]
         if parts is not None:
             kernels += kernels_of(self.compilation, parts)
-        session = self.jitted.session
+        session: Any = self.jitted.session  # a `Session`, which has more than `Services` says
         executors, regions, members = members_of([*traces.values()], kernels, session)
         members |= {f"traces/{name}.txt": text_of(trace) for name, trace in traces.items()}
         constants = {n: c for t in traces.values() for n, c in t.constants().items()}
@@ -124,9 +123,7 @@ class _Compiled:
         manifest = {
             "name": self.jitted.name,
             "made": machine.facts(["tj-core", "tj-torch", *distributions]),
-            "contract": Contract(
-                tuple(rows), self.ranges, writes, self.training
-            ).as_json(),
+            "contract": Contract(tuple(rows), self.ranges, writes, self.training).as_json(),
             "sizes": size_hints(self.acquired.inputs),
             "inputs": inputs,
             "result": result,
@@ -143,7 +140,7 @@ class _Compiled:
         return Package(json.loads(json.dumps(manifest)), members)
 
     def inputs(self, state: State) -> Iterator[list[Any]]:
-        """What the program's inputs are, for the manifest; adds its own tensors to ``state``.
+        """The program's inputs for the manifest; adds its own tensors to ``state``.
 
         :raises PackageError: for an input that no call has.
         """
@@ -189,7 +186,7 @@ class _Compiled:
         return tuple(dict.fromkeys((*SETTINGS, *flags)))
 
     def parts(self) -> TrainingParts | None:
-        """How forward and backward are put together; None for a program without gradients.
+        """The places of values in forward and backward; None for a program without gradients.
 
         :raises PackageError: if it has gradients that cannot be written down.
         """
@@ -198,9 +195,8 @@ class _Compiled:
         for transform, payload in self.compilation.wrapped:
             if transform == "functionalize" or (payload is None and not self.training):
                 continue
-            record = next(
-                r.transform for r in self.jitted.session.transforms if r.transform.name == transform
-            )
+            every = (ranked.transform for ranked in self.jitted.pipeline.transforms)
+            record = next(each for each in every if each.name == transform)
             if record.training is None or not self.training:
                 raise PackageError(f"the transform {transform!r} runs code that has no text")
             found = record.training(payload)
@@ -282,5 +278,5 @@ def _check_distinct(given: Given) -> None:
         if other != given.paths[i]:
             raise PackageError(
                 f"{other} and {given.paths[i]} share memory",
-                hint="export with tensors of their own; calls may share memory, unless it is written",
+                hint="export with tensors of their own; in calls they may, unless it is written",
             )

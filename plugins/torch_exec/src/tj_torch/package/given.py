@@ -95,7 +95,9 @@ class Given:
         made = []
         for place, argument in enumerate(self.arguments):
             a = argument
-            begin = f"L['args'][{place}]" if place < len(self.args) else f"L['kwargs'][{a.keyword!r}]"
+            begin = (
+                f"L['args'][{place}]" if place < len(self.args) else f"L['kwargs'][{a.keyword!r}]"
+            )
             made.append((a.name, a.keyword, a.place, trees.described(a.value, leaf, begin)))
         return made
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from tj_core.extend import PackageError
+from tj_core.extend import PLAIN_CONTEXT, PackageError, evaluate_size, replace_file
 
 from tj_torch.ops.context.ambient import autocast_as_in
 from tj_torch.ops.naming.paths import function_at
@@ -21,10 +19,9 @@ from tj_torch.package.contract import Contract
 from tj_torch.package.executors import implementations
 from tj_torch.package.machine import differences
 from tj_torch.package.running import parsed, program
-from tj_torch.package.tensors import unpacked
+from tj_torch.package.tensors import packed, unpacked
 from tj_torch.package.trees import rebuilt, value_text
 from tj_torch.runtime.modes import function_mode_is_on
-from tj_core.extend import PLAIN_CONTEXT, evaluate_size
 
 __all__ = ["CONSTANTS", "Package", "check_settings", "load", "setting"]
 
@@ -72,21 +69,10 @@ class Package:
         return cls(manifest, members)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the package to the file ``path``, all of it or nothing; its tensors as they are now."""
-        from tj_torch.package.tensors import packed
-
+        """Write the package to the file ``path``, with its tensors as they are now."""
         members = {**self.members, CONSTANTS: packed(self._tensors)}
         manifest = {k: v for k, v in self.manifest.items() if k not in ("members", "format")}
-        target = Path(path)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".new")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(sealed(manifest, members))
-            os.replace(name, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+        replace_file(Path(path), sealed(manifest, members))
 
     # ------------------------------------------------------------------ calls
 
@@ -162,7 +148,9 @@ class Package:
         """
         own, unused = dict(self._named()), set(self.manifest["unused"])
         for name in sorted(own.keys() ^ (state.keys() - unused)):
-            raise PackageError(f"{name} is {'missing' if name in own else 'no tensor of the program'}")
+            raise PackageError(
+                f"{name} is {'missing' if name in own else 'no tensor of the program'}"
+            )
         for name, tensor in own.items():
             if state[name].shape != tensor.shape or state[name].dtype is not tensor.dtype:
                 wanted, got = _said(tensor), _said(state[name])
@@ -187,7 +175,7 @@ def load(path: Path) -> Package:
 
 
 def setting(path: str) -> Any:
-    """What the function at ``path`` returns, as `value_text`; None where PyTorch lacks it."""
+    """The result of the function at ``path``, as `value_text`; None where PyTorch lacks it."""
     function = function_at(path)
     return None if function is None else value_text(function())
 
@@ -200,7 +188,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for path, value in settings.items():
         now = setting(path)
         if now != value:
-            raise PackageError(f"{path}() is {now and now[1]}, and the package is for {value and value[1]}")
+            raise PackageError(
+                f"{path}() is {now and now[1]}, and the package is for {value and value[1]}"
+            )
     if function_mode_is_on():
         raise PackageError("a __torch_function__ mode is active, which the program would not see")
 

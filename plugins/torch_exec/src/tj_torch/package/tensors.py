@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from tj_core.extend import PackageError
@@ -74,10 +75,9 @@ def unpacked(data: bytes) -> dict[str, torch.Tensor]:
     }
 
 
-def _tensor(view: memoryview, facts: Mapping[str, object], strides: object) -> torch.Tensor:
-    dtype, shape = _TYPES[str(facts["dtype"])], facts["shape"]
-    begin, end = facts["data_offsets"]  # type: ignore[misc]
-    assert isinstance(shape, list)
+def _tensor(view: memoryview, facts: Mapping[str, Any], strides: list[int] | None) -> torch.Tensor:
+    dtype, shape = _TYPES[facts["dtype"]], facts["shape"]
+    begin, end = facts["data_offsets"]
     made = torch.empty(shape, dtype=dtype)
     if math.prod(shape):
         # `frombuffer` keeps and checks the buffer, which is to be writable: so a copy comes first.
@@ -85,4 +85,4 @@ def _tensor(view: memoryview, facts: Mapping[str, object], strides: object) -> t
         made.view(-1).view(torch.uint8).copy_(bytes_)
     if strides is None:
         return made
-    return torch.empty_strided(shape, strides, dtype=dtype).copy_(made)  # type: ignore[arg-type]
+    return torch.empty_strided(shape, strides, dtype=dtype).copy_(made)

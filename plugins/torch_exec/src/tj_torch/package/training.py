@@ -82,7 +82,9 @@ class _Packaged(torch.autograd.Function):
         :raises PackageError: if they are to be differentiated again: there is no program for that.
         """
         if torch.is_grad_enabled():
-            raise PackageError("gradients of a package cannot be differentiated (create_graph=True)")
+            raise PackageError(
+                "gradients of a package cannot be differentiated (create_graph=True)"
+            )
         plan: _Plan = ctx.plan
         if all(tangent is None for tangent in tangents):
             return (None,) * (len(plan.places) + 2)

@@ -6,6 +6,7 @@ so that ``1``, ``1.0`` and ``True``, or ``0.0`` and ``-0.0``, differ.
 
 from __future__ import annotations
 
+import ast
 import collections
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -55,8 +56,6 @@ def value_of(text: list[str]) -> Any:
     if kind == "int":
         return int(said)
     if kind == "str":
-        import ast
-
         return ast.literal_eval(said)
     return {"None": None, "True": True, "False": False}[said]
 
@@ -73,8 +72,8 @@ def described(value: Any, leaf: Callable[[Any, str], Tree | None], path: str) ->
     if kind in (tuple, list, torch.Size):
         items = [described(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]
         return [kind.__name__, items]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        rows = [(n, described(getattr(value, n), leaf, f"{path}.{n}")) for n in value._fields]
+    if isinstance(value, tuple) and (fields := getattr(value, "_fields", None)):
+        rows = [(n, described(getattr(value, n), leaf, f"{path}.{n}")) for n in fields]
         return ["namedtuple", [kind.__name__, *map(list, rows)]]
     if isinstance(value, tuple) and getattr(torch.return_types, kind.__name__, None) is kind:
         items = [described(item, leaf, f"{path}[{i}]") for i, item in enumerate(value)]
@@ -102,12 +101,11 @@ def rebuilt(tree: Tree, leaf: Callable[[str, Any], Any]) -> Any:
         return made if kind == "dict" else Fields(made)
     if kind == "namedtuple":
         name, *rows = content
-        made_class = collections.namedtuple(name, [key for key, _ in rows])  # type: ignore[misc]
-        return made_class(*(rebuilt(item, leaf) for _, item in rows))
+        named: Any = collections.namedtuple(name, [key for key, _ in rows])  # type: ignore[misc]
+        return named(*(rebuilt(item, leaf) for _, item in rows))
     if kind == "torch.return_types":
         name, *parts = content
-        made_class = getattr(torch.return_types, name)
-        return made_class([rebuilt(item, leaf) for item in parts])
+        return getattr(torch.return_types, name)([rebuilt(item, leaf) for item in parts])
     return leaf(kind, content)
 
 
