@@ -36,6 +36,7 @@ NEEDED = {
     "cudagraph.md": "tj_cudagraph",
     "looking.md": "tj_report",
     "nvfuser.md": "tj_nvfuser",
+    "packages.md": "tj_autograd",
     "subclasses.md": "tj_subclass",
 }
 """The plugins that pages are about, where the other pages do without."""

@@ -158,8 +158,8 @@ def own_folder(path: Path) -> None:
     check_own(path)
 
 
-def replace_file(path: Path, content: str | bytes) -> None:
-    """Write ``content`` to ``path`` atomically: readers see the old file or the whole new one.
+def replace_file(path: Path, text: str | bytes) -> None:
+    """Write ``text`` to ``path`` atomically: readers see the old file or the whole new one.
 
     :raises OSError: if the file cannot be written.
     """
@@ -167,7 +167,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(text.encode() if isinstance(text, str) else text)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tj_core.extend import Claim, Executor, RuleTable
+from tj_core.extend import Claim, Executor, Packaging, RuleTable
 
 from tj_example_exec import kernels
 from tj_example_exec.checks import every, fits, large, not_tagged, plain
@@ -22,4 +22,5 @@ def example_executor(min_elements: int) -> Executor:
     claims.set("torch.nn.functional.gelu", Claim(kernels.gelu, gelu))
     claims.set("torch.nn.functional.silu", Claim(kernels.silu, silu))
     claims.set("torch.rms_norm", Claim(kernels.rms_norm, rms_norm))
-    return Executor("example_exec", claims)
+    # Functions found by name, without state: nothing else is needed where a package runs.
+    return Executor("example_exec", claims, packaging=Packaging())

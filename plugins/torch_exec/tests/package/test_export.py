@@ -11,6 +11,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_core.extend import PackageError
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from .programs import Net, greatest, pair, write
@@ -121,6 +122,20 @@ def test_settings_are_those_of_the_export(package: Any) -> None:
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        (lambda: torch.device("meta"), "called under a default device"),
+        (FakeTensorMode, "called under a dispatch mode"),
+        (torch.overrides.TorchFunctionMode, "called under a __torch_function__ mode"),
+        (torch.autograd.forward_ad.dual_level, "called under forward-mode AD"),
+    ],
+)
+def test_modes_would_not_see_the_program(package: Any, mode: Any, text: str) -> None:
+    with mode(), pytest.raises(PackageError, match=text):
+        package(X, scale=2.0, parts=MORE)
+
+
 def test_autocast_around_a_call_changes_nothing(net: Net, package: Any) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = package(X, scale=2.0, parts=MORE)
@@ -209,9 +224,35 @@ def broken(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+class Sharing(torch.nn.Module):
+    """Two buffers in one memory, one of which is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("whole", torch.zeros(4))
+        self.register_buffer("part", self.whole[1:])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.whole.add_(1)
+        return self.part * x.sum()
+
+
+class Expanded(torch.nn.Module):
+    """A buffer whose elements share memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("same", torch.ones(1).expand(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.same + x
+
+
 @pytest.mark.parametrize(
     ("program", "inputs", "text"),
     [
+        (Sharing(), (X,), "whole and part share memory"),
+        (Expanded(), (X,), "elements of same share memory"),
         (Counting(), (X,), "changes"),
         (listed, (X,), "changes"),
         (broken, (X,), "cannot be captured whole"),

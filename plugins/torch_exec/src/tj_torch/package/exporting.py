@@ -24,6 +24,7 @@ from tj_core.internal import size_hints
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.tensor_places import held_by
 from tj_torch.dispatch.compiler import GraphCompiler
+from tj_torch.guards.ambient import ambient_mode
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.settings.flags import FLAGS, flags_of
 from tj_torch.ops.sizes.shape_env import conditions
@@ -39,7 +40,7 @@ from tj_torch.package.state import State
 from tj_torch.package.steps import backward_of, kernels_of, run_backward
 from tj_torch.package.tensors import packed
 from tj_torch.package.training import facts_of
-from tj_torch.runtime.modes import device_modes, function_mode_is_on
+from tj_torch.runtime.modes import device_modes
 
 if TYPE_CHECKING:
     from tj_core.extend import Compilation, TrainingParts
@@ -67,8 +68,9 @@ def export(
     """
     if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise PackageError("autocast is on", hint="enter it in the program, not around the export")
-    if function_mode_is_on() or device_modes():
-        raise PackageError("a __torch_function__ mode or a default device is active")
+    mode = ambient_mode() or ("a default device" if device_modes() else None)
+    if mode is not None:
+        raise PackageError(f"exported under {mode}")
     with torch.set_grad_enabled(training), torch.inference_mode(False):
         given = Given.of(jitted.fn, args, kwargs)
         _check_distinct(given)
@@ -106,6 +108,8 @@ class _Compiled:
         parts = self.parts()
         if parts is not None:
             run_backward(self.compilation, self.values)
+        if writes:
+            state.check_apart()
         traces = self.traces(parts)
         kernels = [*self.compilation.regions]
         if parts is not None:

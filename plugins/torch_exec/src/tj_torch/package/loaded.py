@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from tj_core.extend import PLAIN_CONTEXT, PackageError, evaluate_size, replace_file
 
+from tj_torch.guards.ambient import ambient_mode
 from tj_torch.ops.context.ambient import autocast_as_in
 from tj_torch.ops.naming.paths import function_at
 from tj_torch.package.archive import opened, sealed
@@ -21,7 +22,7 @@ from tj_torch.package.machine import differences
 from tj_torch.package.running import parsed, program
 from tj_torch.package.tensors import packed, unpacked
 from tj_torch.package.trees import rebuilt, value_text
-from tj_torch.runtime.modes import function_mode_is_on
+from tj_torch.runtime.modes import device_modes
 
 __all__ = ["CONSTANTS", "Package", "check_settings", "load", "setting"]
 
@@ -191,8 +192,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             raise PackageError(
                 f"{path}() is {now and now[1]}, and the package is for {value and value[1]}"
             )
-    if function_mode_is_on():
-        raise PackageError("a __torch_function__ mode is active, which the program would not see")
+    mode = ambient_mode() or ("a default device" if device_modes() else None)
+    if mode is not None:
+        raise PackageError(f"called under {mode}, and the program is for calls without")
 
 
 def _said(tensor: torch.Tensor) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from tj_core.extend import PackageError
 
 __all__ = ["State"]
 
@@ -48,6 +49,19 @@ class State:
                 name += "_"
             self.tensors[name] = tensor
         return name
+
+    def check_apart(self) -> None:
+        """Check that no two tensors share memory, which a loaded package gives each for itself.
+
+        :raises PackageError: if two do: the program may write to one, and read the other.
+        """
+        seen: dict[int, str] = {}
+        for name, tensor in self.tensors.items():
+            if not tensor.numel():
+                continue
+            other = seen.setdefault(tensor.untyped_storage().data_ptr(), name)
+            if other != name:
+                raise PackageError(f"{other} and {name} share memory, and the program writes")
 
     def facts(self, training: bool) -> dict[str, Any]:
         """For the manifest: names in the state dict, the device and more, of each tensor."""

@@ -47,6 +47,8 @@ def packed(tensors: Mapping[str, torch.Tensor]) -> bytes:
     for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].element_size()):
         if tensor.layout is not torch.strided or tensor.dtype not in _NAMES:
             raise PackageError(f"{name} is {tensor.dtype} ({tensor.layout}), which has no place")
+        if _overlaps(tensor):
+            raise PackageError(f"elements of {name} share memory", hint="contiguous() copies it")
         if not tensor.is_contiguous():
             strides[name] = json.dumps(tensor.stride())
         plain = tensor.detach().cpu().contiguous().reshape(-1)
@@ -61,6 +63,12 @@ def packed(tensors: Mapping[str, torch.Tensor]) -> bytes:
     text = json.dumps(({"__metadata__": strides} if strides else {}) | header).encode()
     text += b" " * (-len(text) % 8)
     return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Test for an expanded tensor, or another with more elements than memory."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return 0 < 1 + sum((n - 1) * s for n, s in pairs) < tensor.numel()
 
 
 def unpacked(data: bytes) -> dict[str, torch.Tensor]:
