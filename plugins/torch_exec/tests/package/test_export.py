@@ -176,6 +176,12 @@ def test_tuples_with_names() -> None:
     assert equal(tj.export(greatest, (X,), plugins=["torch"])(X), X.max(0))
 
 
+def test_the_program_is_one_without_gradients(package: Any) -> None:
+    text = package.members["traces/computation.txt"].decode()
+    assert "def computation(first_weight, first_bias, " in text
+    assert "context={'grad': False}" in text
+
+
 def test_tensors_in_the_text() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.masked.cumprod(x, 1, mask=x > 0.5)

@@ -21,9 +21,7 @@ def scaled(x: torch.Tensor, *, scale: float) -> dict[str, torch.Tensor]:
 
 
 def test_a_package_is_served() -> None:
-    package = tj.export(
-        scaled, (torch.ones(1, 4),), keywords={"scale": 2.0}, plugins=["torch"]
-    )
+    package = tj.export(scaled, (torch.ones(1, 4),), keywords={"scale": 2.0}, plugins=["torch"])
     served: Any = runpy.run_path(str(SERVE))["server"](package, port=0)
     threading.Thread(target=served.serve_forever, daemon=True).start()
     address = f"http://localhost:{served.server_address[1]}"

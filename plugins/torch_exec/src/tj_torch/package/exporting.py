@@ -71,7 +71,8 @@ def export(
     mode = ambient_mode() or ("a default device" if device_modes() else None)
     if mode is not None:
         raise PackageError(f"exported under {mode}")
-    with torch.set_grad_enabled(training), torch.inference_mode(False):
+    # Leaving inference mode switches gradients on.
+    with torch.inference_mode(False), torch.set_grad_enabled(training):
         given = Given.of(jitted.fn, args, kwargs)
         _check_distinct(given)
         given.mark(dynamic)
@@ -232,7 +233,8 @@ def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic, training: bool) ->
         found = captured(jitted.fn, jitted.name, given, dynamic, compiler.opaque)
         assert found.graph is not None
         with compiler.dialects.within(found.graph):
-            acquired = compiler.acquired(found.graph, found.examples, found.sources)
+            names = [argument.name for argument in given.arguments[: len(given.args)]]
+            acquired = compiler.acquired(found.graph, found.examples, found.sources, names)
             compilation = compiler.finish(acquired)
             ranges = _ranges(compiler, acquired.trace)
         call = replayed(found, acquired.trace, given)
