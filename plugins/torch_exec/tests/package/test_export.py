@@ -191,6 +191,14 @@ def test_tensors_in_the_text() -> None:
     assert torch.equal(package(X), program(X))
 
 
+def test_an_operator_that_is_not_registered_elsewhere(package: Any) -> None:
+    name = "traces/computation.txt"
+    text = package.members[name].replace(b"torch.nn.functional.gelu(", b"torch.ops.nobody.gelu(")
+    assert text != package.members[name]
+    with pytest.raises(PackageError, match=r"lacks: symbol 'torch\.ops\.nobody\.gelu'"):
+        type(package)(package.manifest, {**package.members, name: text})
+
+
 def test_writes_reach_the_caller() -> None:
     package = tj.export(write, (torch.ones(4), torch.ones(4)), plugins=["torch"])
     x, y = torch.rand(4), torch.rand(4)

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tj_core.extend import PLAIN_CONTEXT, PackageError, evaluate_size, replace_file
+from tj_core.extend import (
+    PLAIN_CONTEXT,
+    PackageError,
+    RuleMissingError,
+    evaluate_size,
+    replace_file,
+)
 
 from tj_torch.guards.ambient import ambient_mode
 from tj_torch.ops.context.ambient import autocast_as_in
@@ -129,7 +135,13 @@ class Package:
         }
         rest = self.manifest["executors"], self.manifest["regions"], self.members, constants
         known = implementations([*traces.values()], *rest)
-        return program(traces, known, self.manifest["training"])
+        try:
+            return program(traces, known, self.manifest["training"])
+        except RuleMissingError as error:
+            raise PackageError(
+                f"the program calls what this process lacks: {error.message}",
+                hint="import the library that registers the operator before tj.load",
+            ) from error
 
     # ------------------------------------------------------------------ tensors
 
