@@ -35,5 +35,5 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     package = tj.export(program, (x,), session=session)
     package.manifest["made"]["tj-example-exec"] = "0.0.9"
     package.save(tmp_path / "p.tjp")
-    with pytest.raises(PackageError, match="tj-example-exec is 0.1.0 here"):
+    with pytest.raises(PackageError, match=r"tj-example-exec is 0\.1\.0 here"):
         tj.load(tmp_path / "p.tjp")

@@ -239,7 +239,7 @@ def broken(x: torch.Tensor) -> torch.Tensor:
 
 
 class Sharing(torch.nn.Module):
-    """Two buffers in one memory, one of which is written."""
+    """A module with two buffers in one memory, which writes to the first."""
 
     def __init__(self) -> None:
         super().__init__()

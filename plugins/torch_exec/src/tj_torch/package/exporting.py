@@ -19,7 +19,6 @@ from tj_core.extend import (
     size_symbols,
     symbols_in,
 )
-from tj_core.internal import size_hints
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.tensor_places import held_by
@@ -84,7 +83,7 @@ class _Compiled:
     """A program for ``given``: what was acquired, what became of it, and the code around it.
 
     ``values`` are the program's inputs in the captured call, ``sources`` the expressions that they
-    are read from, ``ranges`` the conditions on symbols.
+    are read from, ``ranges`` the conditions on symbols, ``sizes`` their values in that call.
     """
 
     jitted: Jitted
@@ -95,6 +94,7 @@ class _Compiled:
     values: tuple[Any, ...]
     sources: tuple[str, ...]
     ranges: tuple[str, ...]
+    sizes: dict[str, int]
     training: bool
 
     def package(self) -> Package:
@@ -129,7 +129,7 @@ class _Compiled:
             "name": self.jitted.name,
             "made": machine.facts(["tj-core", "tj-torch", *distributions]),
             "contract": Contract(tuple(rows), self.ranges, writes, self.training).as_json(),
-            "sizes": size_hints(self.acquired.inputs),
+            "sizes": self.sizes,
             "inputs": inputs,
             "result": result,
             "traces": sorted(traces),
@@ -237,11 +237,13 @@ def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic, training: bool) ->
             acquired = compiler.acquired(found.graph, found.examples, found.sources, names)
             compilation = compiler.finish(acquired)
             ranges = _ranges(compiler, acquired.trace)
+            known = compiler.dialects.sizes
+            sizes = {name: known.hint(name) for name in symbols_in(acquired.trace.inputs)}
         call = replayed(found, acquired.trace, given)
     values = (*call.inputs, *held_by(acquired.held))
     sources = tuple(found.sources.get(i, f"constant_{i}") for i in range(len(values)))
     return _Compiled(
-        jitted, given, acquired.trace, compilation, call, values, sources, ranges, training
+        jitted, given, acquired.trace, compilation, call, values, sources, ranges, sizes, training
     )
 
 
