@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -94,6 +95,19 @@ def test_its_members(file: Path) -> None:
             assert b"_inductor" not in package.members[name]
     assert package.manifest["executors"]["inductor"]["distribution"] == "tj-inductor"
     assert "tj-inductor" in package.manifest["made"]
+
+
+def test_damage_in_each_member_is_found(file: Path) -> None:
+    data = file.read_bytes()
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    assert len(members) >= 8
+    for content in members.values():
+        changed = bytearray(data)
+        changed[data.index(content) + len(content) // 2] ^= 1
+        file.write_bytes(changed)
+        with pytest.raises(PackageError, match="is damaged"):
+            tj.load(file)
 
 
 def test_a_kernel_that_does_what_its_trace_does_not_say(file: Path) -> None:
