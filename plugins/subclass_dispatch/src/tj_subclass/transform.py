@@ -20,6 +20,7 @@ from tj_core.extend import (
     Proxy,
     Stage,
     Symbol,
+    TagSet,
     Trace,
     TraceEditor,
     Transform,
@@ -42,6 +43,9 @@ DETACH = Symbol("torch", "detach")
 
 COPYING = {WITH_STRIDES, WITH_VALUE}
 """Symbols of calls that stand for writes, beside functional forms."""
+
+METHODS = {Symbol("tj", "method"), Symbol("tj", "method.backward")}
+"""Symbols of calls of methods that are no operations of PyTorch, and of their gradients."""
 
 
 def lower_subclasses() -> Transform:
@@ -71,6 +75,8 @@ def _computes(call: BoundSymbol) -> bool:
         return True
     # What stands for a function of the user's passes values on, and its body computes with them.
     inner = call.body.calls if call.symbol.namespace == "tj" and call.body is not None else ()
+    if call.symbol in METHODS and any(c.symbol in (FLATTEN, UNFLATTEN) for c in inner):
+        return True  # a method of the class, as `DTensor.redistribute`
     return given and not call.subprograms and any(map(_computes, inner))
 
 
@@ -101,7 +107,7 @@ class _Lowering:
         crossing = [p for c in self.editor.calls for p in c.flat_outs if CROSSING.name in p.tags]
         record = PassRecord(self.context.name, self.context.plugin)
         live = dce(self.editor.done(record, outputs=(outputs, tuple(crossing))))
-        return live.replace(outputs=outputs)
+        return live.replace(outputs=live.outputs[0])  # with the tags that they have inherited
 
     def step(self, call: BoundSymbol) -> None:
         """Put the body of ``call`` in its place, unless it is nobody's or an executor's."""
@@ -118,7 +124,17 @@ class _Lowering:
         for inner in body.calls:
             self.step(self.editor.moved(inner))
         self.editor.stands_for(call, start, body.values)
+        for whole in call.flat_outs:
+            self.pass_on(whole, call)
         self.editor.changed(call, "dense tensors", self.context.plugin)
+
+    def pass_on(self, whole: Proxy, call: BoundSymbol) -> None:
+        """Give the parts of ``whole`` its tags that say what the backward gets of it."""
+        known = self.context.tags
+        said = {n: value for n, value in whole.tags.items() if known[n].group == "residual"}
+        if said:
+            for part in self.parts.get(self.editor.current(whole).name, ()):
+                self.editor.inherit(part, TagSet(said), call.source)
 
     def below_autograd(self, call: BoundSymbol) -> None:
         """Put the body of ``call`` in its place, over values without gradients.
