@@ -220,7 +220,7 @@ def inline_subprogram(
     context and tags; they also get the call's tags that propagate into bodies, and the call as
     parent.
 
-    :raises TraceError: if an input of the subprogram is no argument of the call.
+    :raises TraceError: if an input that the subprogram reads is no argument of the call.
     """
     scope = _Inlining(call, subprogram, namer, tags)
     calls = tuple(map(scope.call, subprogram.program.calls))
@@ -237,13 +237,8 @@ class _Inlining:
         self.inherited = tags.propagated(call.tags, "into_body")
         self.env: dict[str, Any] = {}
         for p, index in zip(subprogram.program.inputs, subprogram.operands, strict=True):
-            if index is None:
-                raise TraceError(
-                    f"subprogram {subprogram.name!r} of {call.symbol} cannot take its place: "
-                    f"its input {p.name!r} is no argument",
-                    source=call.source,
-                )
-            self.env[p.name] = call.flat_args[index]
+            if index is not None:
+                self.env[p.name] = call.flat_args[index]
         results = zip(_first_outputs(call, subprogram), leaves(call.outputs), strict=True)
         self.results = [(a, b) for a, b in results if isinstance(b, Proxy)]
         self.outputs: dict[str, Proxy] = {}
@@ -268,6 +263,12 @@ class _Inlining:
         return with_view_tags(made, self.tags)
 
     def use(self, inside: Proxy) -> Any:
+        if inside.name not in self.env:
+            raise TraceError(
+                f"subprogram {self.subprogram.name!r} of {self.outer.symbol} cannot take its "
+                f"place: its input {inside.name!r} is no argument",
+                source=self.outer.source,
+            )
         return self.env[inside.name]
 
     def define(self, inside: Proxy) -> Proxy:

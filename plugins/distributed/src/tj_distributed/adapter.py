@@ -11,7 +11,7 @@ from tj_distributed import names
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Members", "finish", "group_of"]
+__all__ = ["Members", "finish", "group_of", "in_backward"]
 
 
 class Members:
@@ -51,3 +51,8 @@ def group_of(name: str) -> Any:
     :raises ValueError: if there is none, as after ``destroy_process_group``.
     """
     return names.resolve_group(name)
+
+
+def in_backward() -> bool:
+    """Test if PyTorch's autograd runs a backward in this thread."""
+    return names.CHECKPOINTS not in names.TABLE.lost and names.backward_id() != -1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tj_torch.extend import Feature, Table, forget_names, later, names_finder, names_in, say_lost
 
-__all__ = ["AGREE", "NAMES", "OVERLAP", "TABLE", "WAITS", "forget", "look"]
+__all__ = ["AGREE", "CHECKPOINTS", "NAMES", "OVERLAP", "TABLE", "WAITS", "forget", "look"]
 
 AGREE = "ranks that agree"
+CHECKPOINTS = "shards in checkpoints"
 OVERLAP = "gradients by bucket"
 WAITS = "waits that end"
 
@@ -17,6 +18,9 @@ NAMES = names_in(
         },
         "torch.distributed.distributed_c10d": {
             "_resolve_process_group": ("find the group of a program's collectives", AGREE),
+        },
+        "torch._C": {
+            "_current_graph_task_id": ("see that a backward runs", CHECKPOINTS),
         },
         "torch.ops._c10d_functional": {
             "all_reduce.default": ("start a collective, in a probe", WAITS),
@@ -35,6 +39,7 @@ NAMES = names_in(
     called={
         "_get_work_registry_size": "unfinished",
         "_resolve_process_group": "resolve_group",
+        "_current_graph_task_id": "backward_id",
         "all_reduce.default": "ALL_REDUCE",
         "wait_tensor.default": "WAIT",
         "DistributedDataParallel._get_active_ddp_module": "active_ddp",
@@ -66,6 +71,11 @@ TABLE = Table(
             "gradients of a model in DistributedDataParallel are reduced while others are computed",
             "all are reduced at the end of the backward",
             probe=later("tj_distributed.probes", "overlapping"),
+        ),
+        Feature(
+            CHECKPOINTS,
+            "what is checkpointed in eager gathers sharded parameters again, however it is called",
+            "what is checkpointed has to be a module, where eager gathers again",
         ),
     ),
 )

@@ -56,11 +56,12 @@ def tj_dialects(options: Options) -> tuple[Dialect, ...]:
 
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
+    from tj_distributed.merge import merge
     from tj_distributed.names import AGREE, OVERLAP, look
     from tj_distributed.overlap import overlap
     from tj_distributed.transform import announce
 
-    made = []
+    made = [merge()]
     if options.agree != "off" and look(AGREE):
         made.append(announce())
     if options.overlap and look(OVERLAP):

@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn import functional
 
+from tj_distributed.adapter import in_backward
 from tj_distributed.sharding_checks import check
 
 if TYPE_CHECKING:
@@ -199,11 +200,18 @@ def _property(name: str) -> property:
 
     def read(self: Any) -> Any:
         found = self._parameters[name]
-        shared = vars(self)[STATE]
         # `functional_call` and the like put plain tensors in the place of parameters.
-        return shared.gathered(found) if shared.reading and isinstance(found, DTensor) else found
+        if not isinstance(found, DTensor):
+            return found
+        shared = vars(self)[STATE]
+        return shared.gathered(found) if shared.reading or _runs_again() else found
 
     return property(read)
+
+
+def _runs_again() -> bool:
+    """Test for a checkpointed part of a forward, which eager's backward runs again."""
+    return not torch.compiler.is_compiling() and in_backward()
 
 
 def _cast_at_boundary(model: nn.Module, policy: MixedPrecisionPolicy) -> None:

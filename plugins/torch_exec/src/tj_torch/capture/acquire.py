@@ -49,6 +49,7 @@ from tj_torch.capture.higher_order.subprograms import (
     bind_subprograms,
     differentiable,
     is_graph,
+    known_object,
     operation,
 )
 from tj_torch.capture.inputs import STATIC, input_names, static_inputs
@@ -170,7 +171,7 @@ class Importer(NodeValues):
         self.compared = Comparison()
         self.casts = Casts.of(self.graph, self.context, self.dialects.tables)
         self.constants = Constants(self.namer)
-        self.programs: dict[tuple[int, Context, int | None], Trace] = {}
+        self.programs: dict[tuple[Any, ...], Trace] = {}
         self.other_names = OtherNames()
         self.start = time.perf_counter()
 
@@ -399,7 +400,7 @@ class Importer(NodeValues):
         self, graph: torch.fx.GraphModule, name: str, operands: Sequence[Any], context: Context
     ) -> Trace:
         """Program of an operand graph; one for all calls that share the graph and the context."""
-        key = id(graph), context, self.context.cache.key
+        key = id(graph), context, self.context.cache.key, *map(known_object, operands)
         if key not in self.programs:
             inner = self.inner(graph, context)
             self.programs[key] = inner.program(self.namer(name), operands)
@@ -413,6 +414,7 @@ class Importer(NodeValues):
         for i, node in enumerate(nodes):
             operand = operands[i] if i < len(operands) else None
             self.operand(node, operand if isinstance(operand, Proxy) else None)
+            self.env[node] = known_object(operand) or self.env[node]
         self.nodes(self.graph.graph.nodes)
         return self.traced(name)
 

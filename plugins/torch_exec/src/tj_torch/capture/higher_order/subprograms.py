@@ -25,13 +25,20 @@ from tj_core.internal import joined_effects, same_metadata, summed_effects
 
 from tj_torch.capture.dynamo.autograd_functions import known
 from tj_torch.ops.facts.wiring import MADE, Operands, Wiring
+from tj_torch.torch_private.ops import guarded_object
 
-__all__ = ["bind_subprograms", "differentiable", "is_graph", "operation"]
+__all__ = ["bind_subprograms", "differentiable", "is_graph", "known_object", "operation"]
 
 
 def is_graph(value: Any) -> bool:
     """Test for an argument that is an operand graph."""
     return isinstance(value, Constant) and isinstance(value.value, torch.fx.GraphModule)
+
+
+def known_object(operand: Any) -> Constant | None:
+    """``operand`` if it is an object, as a device mesh, of which Dynamo guards what it is."""
+    known = isinstance(operand, Constant) and guarded_object(operand.value) is not None
+    return operand if known else None
 
 
 def operation(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
