@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tj_core.extend import PassRecord, Proxy, Stage, TraceEditor, Transform, leaves
+from tj_core.extend import Constant, PassRecord, Proxy, Stage, TraceEditor, Transform, leaves
 
 if TYPE_CHECKING:
     from typing import Any
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["merge"]
 
-_METHODS = frozenset({"to_local", "from_local", "redistribute"})
-_PADS = frozenset({"torch._C._nn.pad", "torch.nn.functional.pad"})
+_METHODS = frozenset({"to_local", "redistribute"})
+_FUNCTIONS = (".pad", ".DTensor.from_local")
 
 
 def merge() -> Transform:
@@ -53,9 +53,9 @@ def _prepares(call: BoundSymbol) -> bool:
     effects = call.effects
     if effects.mutates or effects.rebinds or effects.copies_back:
         return False
-    if call.symbol.qualname in _PADS:
-        return True
-    return call.symbol.qualname == "tj.method" and call.args[0] in _METHODS
+    if call.symbol.qualname == "tj.method":
+        return call.args[0] in _METHODS
+    return call.symbol.qualname.endswith(_FUNCTIONS)
 
 
 def _equal(one: BoundSymbol, other: BoundSymbol) -> bool:
@@ -68,4 +68,12 @@ def _equal(one: BoundSymbol, other: BoundSymbol) -> bool:
 
 
 def _named(arguments: Any) -> list[Any]:
-    return [x.name if isinstance(x, Proxy) else (type(x), x) for x in leaves(arguments)]
+    return [_spelled(x) for x in leaves(arguments)]
+
+
+def _spelled(leaf: Any) -> Any:
+    """What makes two arguments equal: names of values, and objects, such as placements."""
+    if isinstance(leaf, Proxy):
+        return leaf.name
+    value = leaf.value if isinstance(leaf, Constant) else leaf
+    return type(value), value
