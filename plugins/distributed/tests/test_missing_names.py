@@ -46,7 +46,7 @@ def test_without_agreement() -> None:
     f = tj.jit(lambda x: x + 1, session=session)
     assert f(torch.ones(2)).tolist() == [2, 2]
     assert "distributed.begin" not in str(tj.last_trace(f))
-    assert _transforms() == {"overlap"}
+    assert _transforms() == {"merge_gathers", "overlap"}
 
 
 @pytest.mark.parametrize("lacking", needing(names.OVERLAP), indirect=True)
@@ -56,7 +56,16 @@ def test_without_gradients_by_bucket() -> None:
         session = tj.Session(["torch", "distributed"])
     f = tj.jit(lambda x: x + 1, session=session)
     assert f(torch.ones(2)).tolist() == [2, 2]
-    assert _transforms() == {"announce"}
+    assert _transforms() == {"merge_gathers", "announce"}
+
+
+@pytest.mark.parametrize("lacking", needing(names.CHECKPOINTS), indirect=True)
+@pytest.mark.usefixtures("lacking")
+def test_without_the_name_for_backwards() -> None:
+    with pytest.warns(tj.TjWarning, match=names.CHECKPOINTS):
+        tj.Session(["torch", "distributed"])
+    assert _transforms() == {"merge_gathers", "announce", "overlap"}
+    assert not adapter.in_backward()
 
 
 def _transforms() -> set[str]:

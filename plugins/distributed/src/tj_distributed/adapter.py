@@ -1,4 +1,4 @@
-"""Groups of ``torch.distributed`` by name, their stores, and waits."""
+"""Groups of ``torch.distributed`` by name, their stores, waits, and running backwards."""
 
 from __future__ import annotations
 
@@ -55,4 +55,5 @@ def group_of(name: str) -> Any:
 
 def in_backward() -> bool:
     """Test if PyTorch's autograd runs a backward in this thread."""
+    names.look()
     return names.CHECKPOINTS not in names.TABLE.lost and names.backward_id() != -1

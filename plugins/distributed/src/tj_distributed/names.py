@@ -1,4 +1,4 @@
-"""Private names of PyTorch for groups and waits, and the feature that rests on them."""
+"""Private names of PyTorch for groups, waits and backwards, and the features that rest on them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,33 @@
+"""Jitted stages in PyTorch's schedules of pipelines, on two processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tj_conformance.oracle.compare import differences
+from torch import distributed
+
+if not distributed.is_gloo_available():
+    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+
+if TYPE_CHECKING:
+    from tj_distributed.testing import Ranks
+
+FILE = str(Path(__file__).with_name("pipelined.py"))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    "schedule", ["Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble"]
+)
+def test_training(schedule: str, ranks: Ranks) -> None:
+    """A schedule may ask for gradients of inputs and of weights apart, of one program."""
+    for one in ranks.run(FILE, "compared", schedule):
+        assert isinstance(one, dict), one
+        assert not differences(one["eager"], one["jitted"])
+        assert one["said"] == []
+        assert set(one["entries"]) == {1}
+        split = schedule == "ScheduleInterleavedZeroBubble"  # which asks twice for what is one node
+        assert one["products of jitted"] <= one["products of eager"] * (2 if split else 1)
