@@ -60,7 +60,7 @@ class Words(nn.Module):
 
 
 class Single(nn.Module):
-    """A model of modules with one parameter each, whose gradients FSDP2 reduces one by one."""
+    """Modules of one parameter, for which FSDP2 has buckets of one gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ def looked_at(folder: str) -> dict[str, Any]:
 
 
 def refused() -> list[str]:
-    """What `shard` says of models and meshes that it does not take."""
+    """Errors of `shard` for models and meshes that it does not take."""
     linear = nn.Linear(3, 4)
     held = nn.Linear(3, 4)
     held.__dict__["beside"] = [held.weight]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # listing plugins imports this file, and pays for what it imports
 if TYPE_CHECKING:
+    from typing import Any
+
     from tj_distributed.sharding import shard
 
 __all__ = ["shard"]

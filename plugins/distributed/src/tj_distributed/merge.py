@@ -72,7 +72,7 @@ def _named(arguments: Any) -> list[Any]:
 
 
 def _spelled(leaf: Any) -> Any:
-    """What makes two arguments equal: names of values, and objects, such as placements."""
+    """Key of an argument: the name of a value, else the object, such as a placement."""
     if isinstance(leaf, Proxy):
         return leaf.name
     value = leaf.value if isinstance(leaf, Constant) else leaf

@@ -36,7 +36,7 @@ _TAGS = {True: "RECOMPUTE", False: "SAVE", None: None}
 
 @dataclass(eq=False)
 class Sharding:
-    """What the modules of one sharded model share.
+    """State that the modules of one sharded model share.
 
     ``mesh`` has the sharded dimension first, so that a gradient is split before it is averaged
     over replicas. ``tag`` is for what is gathered. ``reading`` is true while a forward runs.
@@ -93,7 +93,7 @@ def shard(
 ) -> nn.Module:
     """Split the parameters of ``model`` over ``mesh``, in place; returns ``model``.
 
-    Parameters become `DTensor`\ s, split in dimension 0, whose names stay. A mesh of two
+    Each parameter becomes a `DTensor`, split in dimension 0; names stay. A mesh of two
     dimensions is of replicas by shards. Each process keeps its part of what its own parameters
     are; nothing is sent. Gradients are averages over the mesh, and add up in ``grad``.
 
@@ -159,9 +159,10 @@ def _set_class(module: nn.Module, shared: Sharding) -> None:
     names = tuple(
         name for name, _ in module.named_parameters(recurse=False, remove_duplicate=False)
     )
-    if names or _has_forward(type(module)):
+    cls: Any = type(module)  # which mypy takes for unhashable
+    if names or _has_forward(cls):
         vars(module)[STATE] = shared
-        module.__class__ = _sharded_class(type(module), names)
+        module.__class__ = _sharded_class(cls, names)
 
 
 def _has_forward(cls: type[nn.Module]) -> bool:

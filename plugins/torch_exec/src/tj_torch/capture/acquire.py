@@ -411,8 +411,7 @@ class Importer(NodeValues):
     def program(self, name: str, operands: Sequence[Any]) -> Trace:
         """Trace of this graph as a subprogram, with its inputs named after ``operands``."""
         nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
-        for i, node in enumerate(nodes):
-            operand = operands[i] if i < len(operands) else None
+        for node, operand in zip(nodes, (*operands, *[None] * len(nodes)), strict=False):
             self.operand(node, operand if isinstance(operand, Proxy) else None)
             self.env[node] = known_object(operand) or self.env[node]
         self.nodes(self.graph.graph.nodes)
@@ -431,9 +430,8 @@ class Importer(NodeValues):
 
     def operand(self, node: torch.fx.Node, operand: Proxy | None) -> None:
         """Add an input of an operand graph, under the name of its operand if that is free."""
-        known = {p.name for p in self.proxies}
-        keeps = operand is not None and operand.name not in known
-        name = operand.name if operand is not None and keeps else self.namer(node.name)
+        free = operand is not None and all(p.name != operand.name for p in self.proxies)
+        name = operand.name if operand is not None and free else self.namer(node.name)
         value = node.meta.get("example_value")
         if value is None and operand is not None:
             proxy = operand.replace(name=name, tags=NO_TAGS)
