@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FILE = str(Path(__file__).with_name("pipelined.py"))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule", ["Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble"]
 )

@@ -35,7 +35,16 @@ def four() -> Iterator[Ranks]:
     found.close()
 
 
-@pytest.mark.sampled(8)
+def test_a_small_model(ranks: Ranks) -> None:
+    """Seven rows on two processes: one of them pads its shard."""
+    for one in run(ranks, "compared", "gathered again", False, True):
+        assert not differences(one["eager"], one["jitted"])
+        assert one["fallbacks"] == []
+        assert one["forward"] == {"all_gather_into_tensor": 2}
+        assert one["backward"] == {"all_gather_into_tensor": 1, "reduce_scatter_tensor": 2}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_training(name: str, ranks: Ranks) -> None:
     gathers = 7 if name == "tied" else 8
