@@ -44,7 +44,8 @@ DETACH = Symbol("torch", "detach")
 COPYING = {WITH_STRIDES, WITH_VALUE}
 """Symbols of calls that stand for writes, beside functional forms."""
 
-METHODS = {Symbol("tj", "method"), Symbol("tj", "method.backward")}
+METHOD = Symbol("tj", "method")
+METHODS = {METHOD, Symbol("tj", "method.backward")}
 """Symbols of calls of methods that are no operations of PyTorch, and of their gradients."""
 
 
@@ -89,13 +90,15 @@ def _is_tracked(call: BoundSymbol) -> bool:
 class _Lowering:
     """Lowering of one program. ``parts`` are the dense tensors in values, by name.
 
-    ``cut`` has the values that require gradients as operators on subclasses see them, by name.
+    ``cut`` has the values that require gradients as operators on subclasses see them, by name;
+    ``late`` the names of results that somebody else waits for.
     """
 
     trace: Trace
     context: PassContext
     parts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     cut: dict[str, Proxy] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
 
     def lowered(self) -> Trace:
         """The program over dense tensors."""
@@ -111,7 +114,7 @@ class _Lowering:
 
     def step(self, call: BoundSymbol) -> None:
         """Put the body of ``call`` in its place, unless it is nobody's or an executor's."""
-        if not _computes(call) or not can_inline(call) or self.is_claimed(call):
+        if not _computes(call) or not can_inline(call) or self.is_claimed(call) or self.waits(call):
             self.place(call)
         elif not self.tracked and any(map(requires_grad, call.flat_args)):
             self.below_autograd(call)
@@ -180,6 +183,19 @@ class _Lowering:
             (whole,) = call.flat_outs
             self.parts[whole.name] = call.args[1]
         self.editor.append(call)
+
+    def waits(self, call: BoundSymbol) -> bool:
+        """True for a method that leaves the wait for its result to whoever reads it.
+
+        In eager the caller may get such a result, an `AsyncCollectiveTensor`.
+        """
+        if call.symbol != METHOD:
+            return False
+        found = bool(dict(call.kwargs).get("async_op"))
+        found = found or any(p.name in self.late for p in call.flat_args)
+        if found:
+            self.late.update(p.name for p in call.flat_outs)
+        return found
 
     def is_claimed(self, call: BoundSymbol) -> bool:
         """True if an executor other than the fallback has ``call``, or claims all of it."""
