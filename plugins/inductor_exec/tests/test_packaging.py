@@ -39,7 +39,10 @@ def inputs() -> tuple[torch.Tensor, ...]:
 @pytest.fixture(scope="module")
 def made() -> Any:
     torch.manual_seed(0)
-    return tj.export(Block(), inputs(), plugins=PLUGINS)
+    with pytest.MonkeyPatch.context() as patch:  # as `_not_disabled` does, which comes later
+        patch.delenv("TJ_DISABLE", raising=False)
+        patch.setenv("TJ_CACHE_DIR", "none")
+        return tj.export(Block(), inputs(), plugins=PLUGINS)
 
 
 @pytest.fixture
