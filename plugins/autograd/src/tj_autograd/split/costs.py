@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tj_core.extend import (
     BoundSymbol,
     Executor,
     PassContext,
-    Proxy,
     RuleTable,
-    TensorProxy,
     ask,
     makes_views,
-    map_tree,
 )
 from tj_core.internal import STATE
-from tj_torch.extend import resolve
-from torch.utils.flop_counter import flop_registry
+from tj_torch.internal import byte_size, operations
 
 from tj_autograd.joint.repeatable import REPEATABLE
 from tj_autograd.split.arithmetic import BYTES_PER_SECOND
 from tj_autograd.split.cheap import RECOMPUTE, cheap
-from tj_autograd.split.partition import byte_size
 
 __all__ = ["Costs", "estimate", "multiplies"]
 
@@ -165,38 +158,4 @@ def _operator(call: BoundSymbol) -> float:
     if makes_views(call):
         return 0.0
     moved = sum(byte_size(p) for p in (*call.flat_args, *call.flat_outs))
-    return moved / BYTES_PER_SECOND + _operations(call) / OPERATIONS_PER_SECOND
-
-
-def _operations(call: BoundSymbol) -> float:
-    """Multiplications and additions of a matrix product, convolution or attention; 0 for others.
-
-    The formulas are those of `torch.utils.flop_counter`.
-    """
-    count = _counter(call)
-    if count is None:
-        return 0.0
-    # The functions in `flop_registry` take shapes for tensors (`shape_wrapper`).
-    args = map_tree(_shape, call.args, Proxy)
-    first = call.flat_outs[0]
-    return float(count(*args, out_val=_shape(first)))
-
-
-def _counter(call: BoundSymbol) -> Callable[..., Any] | None:
-    try:
-        packet = getattr(resolve(call.symbol), "overloadpacket", None)
-    except LookupError:
-        return None
-    return _counters().get(str(packet).removesuffix("_for_cpu"))
-
-
-@functools.cache
-def _counters() -> dict[str, Callable[..., Any]]:
-    return {str(key): count for key, count in flop_registry.items()}
-
-
-def _shape(p: Proxy) -> Any:
-    """Shape of a tensor, symbols by their hints; 1 for other values."""
-    if not isinstance(p, TensorProxy):
-        return 1
-    return tuple(n if isinstance(n, int) else (n.hint or 1) for n in p.shape)
+    return moved / BYTES_PER_SECOND + operations(call) / OPERATIONS_PER_SECOND

@@ -23,12 +23,13 @@ from tj_core.extend import (
     substituted,
     value_names,
 )
+from tj_torch.internal import byte_size
 
 from tj_autograd.joint.detachment import detached
 from tj_autograd.split.arithmetic import arithmetic, memory
 from tj_autograd.split.budget import fewest_again, may_be_freed
 from tj_autograd.split.kernels import within_kernels
-from tj_autograd.split.partition import DEPTHS, Forward, Terms, byte_size, storages, unsaved
+from tj_autograd.split.partition import DEPTHS, Forward, Terms, storages, unsaved
 from tj_autograd.split.peak import peak_bytes
 
 if TYPE_CHECKING:

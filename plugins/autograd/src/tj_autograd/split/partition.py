@@ -9,15 +9,12 @@ something small, a random or ordered operation may not, unless a rule says so
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from tj_core.extend import (
     BoundSymbol,
-    NumberProxy,
-    OpaqueProxy,
     Proxy,
     TagError,
     TensorProxy,
@@ -25,12 +22,12 @@ from tj_core.extend import (
     storage_roots,
     substituted,
 )
-from tj_torch.internal import OVERWRITTEN
+from tj_torch.internal import OVERWRITTEN, byte_size
 
 from tj_autograd.joint.repeatable import Repeats, together
 from tj_autograd.split.mincut import INFINITE, Network, Solved
 
-__all__ = ["DEPTHS", "Cheap", "Forward", "Terms", "byte_size", "storages", "unsaved"]
+__all__ = ["DEPTHS", "Cheap", "Forward", "Terms", "storages", "unsaved"]
 
 Cheap = Callable[[BoundSymbol], bool]
 """Tests if a call is cheap to recompute."""
@@ -283,15 +280,6 @@ def storages(forward: Iterable[BoundSymbol]) -> dict[str, Proxy]:
     made = {p.name: p for call in calls for p in call.flat_outs}
     roots = storage_roots(calls).items()
     return {name: made[root] for name, root in roots if name != root and root in made}
-
-
-def byte_size(p: Proxy) -> int:
-    """Memory of a value in bytes; symbolic sizes count as their hints."""
-    if isinstance(p, NumberProxy | OpaqueProxy):
-        return 1
-    assert isinstance(p, TensorProxy)
-    sizes = (n if isinstance(n, int) else (n.hint or 1) for n in p.shape)
-    return math.prod(sizes) * max(1, p.dtype.bits // 8)
 
 
 def _shrinks(call: BoundSymbol) -> bool:
