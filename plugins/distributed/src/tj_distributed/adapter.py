@@ -11,7 +11,7 @@ from tj_distributed import names
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Members", "finish", "group_of", "in_backward"]
+__all__ = ["Members", "finish", "group_of", "has_coalesced", "in_backward", "ranks_of"]
 
 
 class Members:
@@ -56,3 +56,19 @@ def group_of(name: str) -> Any:
 def in_backward() -> bool:
     """Test if PyTorch's autograd runs a backward in this thread."""
     return names.look(names.CHECKPOINTS) and names.backward_id() != -1
+
+
+def ranks_of(name: str) -> int:
+    """Number of ranks in the group called ``name``; 1 if there is none any more."""
+    try:
+        return int(group_of(name).size())
+    except (RuntimeError, ValueError):
+        return 1
+
+
+def has_coalesced(name: str) -> bool:
+    """Test if the backend of the group called ``name`` has collectives of several tensors."""
+    try:
+        return distributed.get_backend(group_of(name)) in ("gloo", "nccl", "fake")
+    except (RuntimeError, ValueError):
+        return False

@@ -59,9 +59,10 @@ def tj_transforms(options: Options) -> tuple[Transform, ...]:
     from tj_distributed.merge import merge
     from tj_distributed.names import AGREE, OVERLAP, look
     from tj_distributed.overlap import overlap
+    from tj_distributed.schedule.transforms import schedule
     from tj_distributed.transform import announce
 
-    made = [merge()]
+    made = [merge(), *schedule(options)]
     if options.agree != "off" and look(AGREE):
         made.append(announce())
     if options.overlap and look(OVERLAP):

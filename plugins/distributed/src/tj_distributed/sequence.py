@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tj_core.extend import BoundSymbol, TensorProxy, Trace
+from tj_core.extend import FUNCTIONAL, BoundSymbol, TensorProxy, Trace
 
 from tj_distributed.names import NAMES
 
@@ -108,7 +108,9 @@ def collectives(trace: Trace) -> tuple[Collective, ...]:
 def starts(call: BoundSymbol) -> bool:
     """Test if ``call`` starts a collective."""
     name = call.symbol.qualname
-    return name.startswith(PREFIX) and name != TORCH_WAIT
+    # The gradient of a collective, "...default.backward", consists of calls.
+    itself = call.symbol.variant in ("", FUNCTIONAL)
+    return itself and name.startswith(PREFIX) and name != TORCH_WAIT
 
 
 def described(call: BoundSymbol) -> Collective:

@@ -12,14 +12,43 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tj_core.extend import makes_views
 from torch import distributed
 
-__all__ = ["TIMEOUT", "Failure", "Ranks"]
+from tj_distributed.sequence import PREFIX
+
+if TYPE_CHECKING:
+    from tj_core.extend import Trace
+
+__all__ = ["TIMEOUT", "Failure", "Ranks", "drawn"]
 
 TIMEOUT = 60.0
 """Seconds after which a program that waits for another process ends with an error."""
+
+
+_LETTERS = {
+    "all_gather_into_tensor": "G", "reduce_scatter_tensor": "R", "all_reduce": "A",
+    "all_to_all_single": "T", "broadcast": "B", "wait_tensor": "w",
+}  # fmt: skip
+
+
+def drawn(trace: Trace) -> str:
+    """The calls of ``trace`` in order, a letter for each: ``G.Gw..Gw..R``.
+
+    ``G``: a gather starts; ``R``: a reduction to shards; ``A``: a reduction; ``T``: all to all;
+    ``B``: a broadcast; ``w``: a wait; ``.``: a call that computes. Views and announcements are left
+    out.
+    """
+    found = []
+    for call in trace.calls:
+        name = call.symbol.qualname.removeprefix(PREFIX).partition(".")[0]
+        if call.symbol.qualname.startswith(PREFIX):
+            found.append(_LETTERS.get(name.removesuffix("_coalesced"), "C"))
+        elif call.flat_outs and not makes_views(call):
+            found.append(".")
+    return "".join(found)
 
 
 class Failure(NamedTuple):

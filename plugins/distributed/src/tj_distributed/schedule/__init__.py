@@ -1,0 +1,1 @@
+"""The schedule of collectives: places of starts and waits, buckets, fences, estimated times."""

@@ -1,0 +1,124 @@
+"""Estimated times of calls: from bytes, arithmetic and speeds, which are the same on all ranks.
+
+Nothing is measured: ranks that measure would decide each for itself, and run collectives in
+different orders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tj_core.extend import BoundSymbol, TensorProxy, makes_views
+from tj_torch.internal import byte_size, operations
+
+from tj_distributed.sequence import described
+
+__all__ = ["SPEEDS", "Speeds", "Times", "collective_seconds", "multiplies"]
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Speeds of a device and of its network.
+
+    ``arithmetic`` in operations per second; ``memory``, and ``network`` of one rank in one
+    direction, in bytes per second; ``latency`` of one step of a collective in seconds; ``launch``
+    of one call in seconds.
+    """
+
+    arithmetic: float
+    memory: float
+    network: float
+    latency: float
+    launch: float
+
+    def changed(self, **given: float | None) -> Speeds:
+        """These speeds, with those that are ``given`` and not None."""
+        return replace(self, **{name: s for name, s in given.items() if s is not None})
+
+
+SPEEDS = {
+    "cpu": Speeds(2e11, 2e10, 1e9, 5e-5, 2e-6),
+    "cuda": Speeds(3e14, 2e12, 1e11, 1e-5, 5e-6),
+}
+"""Typical speeds by type of device; a device that is not here has those of ``cuda``."""
+
+
+def multiplies(call: BoundSymbol) -> bool:
+    """Test for a call with a matrix product, a convolution or attention in it."""
+    return any(operations(part) > 0 for part in _operators(call))
+
+
+def collective_seconds(
+    operation: str, size: float, ranks: int, network: float, latency: float
+) -> float:
+    """Estimate the seconds of a collective on operands of ``size`` bytes, between ``ranks`` ranks.
+
+    Each rank sends and receives what the algorithms of NCCL do (rings, in as many steps as trees
+    have): a gather all shards but its own, a reduction to shards all but its own, a reduction both.
+    """
+    if ranks <= 1:
+        return 0.0
+    share, steps = (ranks - 1) / ranks, math.ceil(math.log2(ranks))
+    if operation.startswith("all_gather"):
+        return size * (ranks - 1) / network + steps * latency
+    if operation.startswith("all_reduce"):
+        return 2 * (size * share / network + steps * latency)
+    return size * share / network + steps * latency
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Estimates for the calls of a program.
+
+    ``speeds`` are changed by what is ``given``; ``ranks`` is the number of ranks of a group.
+    """
+
+    ranks: Callable[[str], int]
+    given: dict[str, float | None]
+
+    def seconds(self, call: BoundSymbol) -> float:
+        """Seconds that ``call`` computes; its parts run one by one, a region's together."""
+        tensors = [p for p in (*call.flat_args, *call.flat_outs) if isinstance(p, TensorProxy)]
+        if not tensors or makes_views(call):
+            return 0.0
+        speeds = self.speeds(tensors)
+        parts = list(_operators(call))
+        if call.body is not None and call.symbol.name.startswith("region_"):
+            arithmetic = sum(map(operations, parts)) / speeds.arithmetic
+            return max(arithmetic, sum(map(byte_size, tensors)) / speeds.memory) + speeds.launch
+        return sum(self._operator(part, speeds) for part in parts)
+
+    def collective(self, call: BoundSymbol) -> float:
+        """Seconds that the collective takes which ``call`` starts, if nothing else is sent."""
+        tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
+        found, speeds = described(call), self.speeds(tensors)
+        return collective_seconds(
+            found.operation,
+            sum(map(byte_size, tensors)),
+            self.ranks(found.group),
+            speeds.network,
+            speeds.latency,
+        )
+
+    def speeds(self, values: Iterable[Any]) -> Speeds:
+        """The speeds of the device of the first tensor among ``values``."""
+        device = next((p.device.type for p in values if isinstance(p, TensorProxy)), "cuda")
+        return SPEEDS.get(device, SPEEDS["cuda"]).changed(**self.given)
+
+    def _operator(self, call: BoundSymbol, speeds: Speeds) -> float:
+        if makes_views(call):
+            return 0.0
+        moved = sum(byte_size(p) for p in (*call.flat_args, *call.flat_outs))
+        return max(operations(call) / speeds.arithmetic, moved / speeds.memory) + speeds.launch
+
+
+def _operators(call: BoundSymbol) -> Iterable[BoundSymbol]:
+    """The operators that ``call`` consists of: itself, or those of its body."""
+    if call.body is None or not call.body.calls or operations(call):
+        yield call
+        return
+    for part in call.body.calls:
+        yield from _operators(part)
