@@ -44,7 +44,7 @@ def bucketed(
     """
     roles = Roles(calls)
     found = [b.members for b in _buckets(roles, limit, fits) if len(b.members) > 1]
-    places = {}
+    places: dict[int, list[BoundSymbol]] = {}
     for members in found:
         bucket = _made([calls[i] for i in members], context)
         places.update({i: [] for i in members})

@@ -1,8 +1,8 @@
 """Fences: starts that regions of executors that fuse may not reach across.
 
 A region gathers calls from both sides of a start, so that a reduction begins after all that the
-region computes. A fence keeps them apart, at a price: what one side makes for the other is written to
-memory and read again. So a start is a fence where that takes less time than what it hides.
+region computes. A fence keeps them apart, at a price: what one side makes for the other is written
+to memory and read again. So a start is a fence where that takes less time than what it hides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["fenced"]
 
 def fenced(calls: Sequence[BoundSymbol], outputs: object, times: Times) -> set[int]:
     """The starts among ``calls``, which are in order, that should be fences, by index."""
-    seconds = [_computes(call, times) for call in calls]
+    seconds = [times.seconds(call) for call in calls]
     until = [0.0, *accumulate(seconds)]
     uses = _uses(calls)
     last = _last_reads(calls, value_names(outputs))
@@ -36,12 +36,6 @@ def fenced(calls: Sequence[BoundSymbol], outputs: object, times: Times) -> set[i
             found.add(i)
             border, waiting = i, 0.0
     return found
-
-
-def _computes(call: BoundSymbol, times: Times) -> float:
-    if starts(call) or call.symbol.qualname == TORCH_WAIT:
-        return 0.0
-    return times.seconds(call)
 
 
 def _uses(calls: Sequence[BoundSymbol]) -> dict[str, int]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from tj_core.extend import BoundSymbol
 from tj_torch.internal import byte_size
 
 from tj_distributed.schedule.roles import Roles, known
+
+if TYPE_CHECKING:
+    from tj_core.extend import BoundSymbol
 
 __all__ = ["Limits", "placed"]
 
@@ -32,8 +35,8 @@ class Limits:
 def placed(calls: Sequence[BoundSymbol], limits: Limits, *, fixed: bool) -> list[BoundSymbol]:
     """``calls`` in the order in which they are to run.
 
-    - A gather of the program's inputs starts before the wait of an earlier one, as ``limits`` allow;
-      the calls that prepare it run right before it.
+    - A gather of the program's inputs starts before the wait of an earlier one, as ``limits``
+      allow; the calls that prepare it run right before it.
     - Another start comes right after the last call whose value it needs.
     - A wait comes right before the first call that reads its result.
     - Collectives of one group keep their order if it is ``fixed``. Otherwise gathers of inputs keep
@@ -51,9 +54,9 @@ class _Placing:
 
     ``missing`` has for each start the calls that it still needs, ``before`` the start that it must
     not pass. ``queues`` are the gathers of each group that have not started, ``flying`` those that
-    have, and are not waited for. ``ready`` are other starts that nothing is missing for; ``chained``
-    are those that need the result of another collective, ``due`` such that only have to wait for
-    it: they do so when the next one starts, since until then there is time.
+    have, and are not waited for. ``ready`` are other starts that nothing is missing for;
+    ``chained`` are those that need the result of another collective, ``due`` such that only have to
+    wait for it: they do so when the next one starts, since until then there is time.
     """
 
     roles: Roles

@@ -14,7 +14,7 @@ from typing import Any
 from tj_core.extend import BoundSymbol, TensorProxy, makes_views
 from tj_torch.internal import byte_size, operations
 
-from tj_distributed.sequence import described
+from tj_distributed.sequence import TORCH_WAIT, described, starts
 
 __all__ = ["SPEEDS", "Speeds", "Times", "collective_seconds", "multiplies"]
 
@@ -54,19 +54,15 @@ def multiplies(call: BoundSymbol) -> bool:
 def collective_seconds(
     operation: str, size: float, ranks: int, network: float, latency: float
 ) -> float:
-    """Estimate the seconds of a collective on operands of ``size`` bytes, between ``ranks`` ranks.
+    """Estimate the seconds of a collective between ``ranks`` ranks.
 
-    Each rank sends and receives what the algorithms of NCCL do (rings, in as many steps as trees
-    have): a gather all shards but its own, a reduction to shards all but its own, a reduction both.
+    ``size`` is in bytes, of the side on which a rank has all shards. Of these it sends and receives
+    all but its own, in as many steps as a tree has; a reduction without shards does so twice.
     """
     if ranks <= 1:
         return 0.0
-    share, steps = (ranks - 1) / ranks, math.ceil(math.log2(ranks))
-    if operation.startswith("all_gather"):
-        return size * (ranks - 1) / network + steps * latency
-    if operation.startswith("all_reduce"):
-        return 2 * (size * share / network + steps * latency)
-    return size * share / network + steps * latency
+    once = size * (ranks - 1) / ranks / network + math.ceil(math.log2(ranks)) * latency
+    return 2 * once if operation.startswith("all_reduce") else once
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +76,13 @@ class Times:
     given: dict[str, float | None]
 
     def seconds(self, call: BoundSymbol) -> float:
-        """Seconds that ``call`` computes; its parts run one by one, a region's together."""
+        """Seconds that ``call`` computes; its parts run one by one, a region's together.
+
+        Views, starts and waits take none.
+        """
         tensors = [p for p in (*call.flat_args, *call.flat_outs) if isinstance(p, TensorProxy)]
-        if not tensors or makes_views(call):
+        passes = starts(call) or call.symbol.qualname == TORCH_WAIT or makes_views(call)
+        if passes or not tensors:
             return 0.0
         speeds = self.speeds(tensors)
         parts = list(_operators(call))
@@ -93,15 +93,10 @@ class Times:
 
     def collective(self, call: BoundSymbol) -> float:
         """Seconds that the collective takes which ``call`` starts, if nothing else is sent."""
-        tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
-        found, speeds = described(call), self.speeds(tensors)
-        return collective_seconds(
-            found.operation,
-            sum(map(byte_size, tensors)),
-            self.ranks(found.group),
-            speeds.network,
-            speeds.latency,
-        )
+        found, speeds = described(call), self.speeds(call.flat_args)
+        size = max(sum(map(byte_size, side)) for side in (call.flat_args, call.flat_outs))
+        ranks = self.ranks(found.group)
+        return collective_seconds(found.operation, size, ranks, speeds.network, speeds.latency)
 
     def speeds(self, values: Iterable[Any]) -> Speeds:
         """The speeds of the device of the first tensor among ``values``."""

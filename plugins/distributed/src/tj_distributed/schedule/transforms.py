@@ -1,7 +1,7 @@
 """The transforms: collectives in buckets and in order before claiming, in exact places after.
 
-What executors make of a program, and so the places at which values are ready, may differ between ranks:
-an executor may measure. So the order of a group's collectives is that of the program before
+What executors make of a program, and so the places at which values are ready, may differ between
+ranks: an executor may measure. So the order of a group's collectives is that of the program before
 claiming, and later passes keep it.
 """
 
