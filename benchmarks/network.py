@@ -204,6 +204,9 @@ def by_inductor(module: fx.GraphModule, ranks: int) -> fx.GraphModule:
     """``module`` in the order of Inductor's pass, by the same estimates."""
     from torch._inductor.fx_passes import overlap_scheduling
 
+    copy = fx.Graph()
+    copy.output(copy.graph_copy(module.graph, {}))
+    module = fx.GraphModule(module, copy)
     # It estimates for the GPU of this machine before it asks for other figures.
     with mock.patch.object(overlap_scheduling, "estimate_roofline_runtime_ms", return_value=0.0):
         return overlap_scheduling.schedule_overlap_bucketing(
@@ -235,8 +238,8 @@ def compared(model: str, layers: int, way: str, ranks: Sequence[int]) -> Any:
     captured = compiled(model, layers, way, {"overlap": False})
     scheduled = halves(compiled(model, layers, way, {}))
     found: dict[int, dict[str, tuple[Timeline, Timeline]]] = {}
+    forward, backward = halves(captured)
     for count in ranks:
-        forward, backward = halves(captured)
         found[count] = {"eager": step((forward, backward), count)}
         moved = by_inductor(forward, count), by_inductor(backward, count)
         found[count]["Inductor"] = step(moved, count)

@@ -61,6 +61,14 @@ def test_other_starts_and_their_waits_do_not_count() -> None:
     assert found(one, two, *waits, call("neg", W, outputs=C)) == 2 * [(0, "c", 0)]
 
 
+def test_what_gives_two_values_is_waited_for_by_the_first() -> None:
+    start, inside = call("noise", X, outputs=(S, A)), call("neg", X, outputs=C)
+    first, second = call("same", S, outputs=W), call("same", A, outputs=B)
+    after = call("neg", X, outputs=vector("d", 2))
+    assert found(start, inside, first, second, after) == [(0, "d", 1)]
+    assert found(start, first, inside, second, after) == [(0, "c", 0)]
+
+
 class Starts:
     tj_name = "starts"
 

@@ -40,22 +40,26 @@ class Overlap:
 def overlaps(
     trace: Trace, rules: RuleTable[Callable[[BoundSymbol], Started | None]]
 ) -> tuple[Overlap, ...]:
-    """The overlap of each call that starts something by ``rules``, in order."""
+    """The overlap of each call that starts something by ``rules``, in order.
+
+    A call that starts several things at once is waited for where the first of them is.
+    """
     starts: dict[int, Started] = {}
     open_: dict[str, int] = {}
     waits: dict[int, int] = {}
+    waiting: set[int] = set()
     for place, call in enumerate(trace.calls):
         if call.flat_outs:
             for p in call.flat_args:
                 if p.name in open_:
-                    start = open_.pop(p.name)
-                    waits[start] = place
+                    waits.setdefault(open_.pop(p.name), place)
+                    waiting.add(place)
         rule = rules.of(call)
         started = None if rule is None else rule.value(call)
         if started is not None:
             starts[place] = started
             open_.update((p.name, place) for p in call.flat_outs)
-    others = starts.keys() | set(waits.values())
+    others = starts.keys() | waiting
     computing = [i for i, c in enumerate(trace.calls) if i not in others and _computes(c)]
     found = []
     for place, started in starts.items():

@@ -19,11 +19,11 @@ class Options:
 
     ``overlap``: collectives start early and are waited for late, beside what is computed, and
     gradients of a model in ``DistributedDataParallel`` are handed on bucket by bucket.
-    ``prefetch``: gathers that are under way ahead of the one in use, and ``in_flight_mb`` their
-    megabytes together (None: any). ``bucket_mb``: megabytes of small collectives that start as one
-    (0: each for itself). ``tflops``, ``memory_gbs``, ``network_gbs`` and ``latency_us``: the speeds
-    that times are estimated from, where those of `tj_distributed.schedule.times.SPEEDS` are not
-    meant.
+    ``prefetch``: gathers that are under way beside the one that is waited for next;
+    ``in_flight_mb``: their megabytes together (None: any). ``bucket_mb``: megabytes of small
+    collectives that start as one (0: each for itself). ``tflops``, ``memory_gbs``, ``network_gbs``
+    and ``latency_us``: the speeds that times are estimated from, where those of
+    `tj_distributed.schedule.times.SPEEDS` are not meant.
 
     All ranks have the same options.
     """

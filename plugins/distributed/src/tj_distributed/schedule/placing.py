@@ -23,9 +23,10 @@ __all__ = ["Limits", "placed"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on gathers that have started and are not waited for, in one group.
+    """Limits on gathers of a group that have started and are not waited for.
 
-    ``prefetch`` of them, of ``in_flight`` bytes together, if that is not None.
+    Beside the one that is waited for next, ``prefetch`` of them; of ``in_flight`` bytes together,
+    if that is not None. One that is needed now starts in any case.
     """
 
     prefetch: int = 1
@@ -128,6 +129,7 @@ class _Placing:
             if i not in moved:
                 self.emit(i)
                 self.settle()
+        self.emit_all(self.due)
         self.emit_all(range(len(roles.calls)))
         return self.order
 
@@ -197,7 +199,7 @@ class _Placing:
             self.emit(queue.popleft())
 
     def _fits(self, start: int, flying: set[int]) -> bool:
-        if len(flying) >= self.limits.prefetch:
+        if len(flying) > self.limits.prefetch:
             return False
         sizes = (self._size(other) for other in (start, *flying))
         return self.limits.in_flight is None or sum(sizes) <= self.limits.in_flight

@@ -1,0 +1,78 @@
+"""Calls with collectives for tests, on 4 x 4 tensors; nothing runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tj_core.extend import (
+    Alias,
+    BoundSymbol,
+    Effects,
+    Proxy,
+    Symbol,
+    TensorProxy,
+    Trace,
+    contiguous_strides,
+)
+from tj_core.text.language import EMPTY_LANGUAGE
+from tj_distributed.sequence import PREFIX, TORCH_WAIT
+from tj_distributed.testing import drawn
+
+OPERATIONS = {
+    "G": "all_gather_into_tensor", "R": "reduce_scatter_tensor", "A": "all_reduce"
+}  # fmt: skip
+
+
+def tensor(name: str, *shape: int) -> TensorProxy:
+    shape = shape or (4, 4)
+    return TensorProxy(name, shape, contiguous_strides(shape))
+
+
+class Program:
+    """Calls in the order in which methods are called; each returns the value that it makes."""
+
+    def __init__(self) -> None:
+        self.calls: list[BoundSymbol] = []
+        self.inputs: list[TensorProxy] = []
+
+    def given(self, *shape: int) -> TensorProxy:
+        self.inputs.append(tensor(f"x{len(self.inputs)}", *shape))
+        return self.inputs[-1]
+
+    def _add(self, name: str, args: Sequence[Any], effects: Effects, *shape: int) -> TensorProxy:
+        made = tensor(f"v{len(self.calls)}", *shape)
+        self.calls.append(BoundSymbol(Symbol.parse(name), tuple(args), (), made, effects))
+        return made
+
+    def start(self, letter: str, x: Proxy, group: str = "0", *shape: int) -> TensorProxy:
+        name = f"{PREFIX}{OPERATIONS[letter]}.default"
+        details = {"G": (2, group), "R": ("sum", 2, group), "A": ("sum", group)}[letter]
+        effects = Effects(ordered=(f"collective:{group}",))
+        return self._add(name, (x, *details), effects, *shape)
+
+    def wait(self, x: TensorProxy) -> TensorProxy:
+        return self._add(TORCH_WAIT, (x,), Effects(ordered=("wait",)), *x.shape)
+
+    def gathered(self, x: Proxy, *shape: int) -> TensorProxy:
+        return self.wait(self.start("G", x, "0", *shape))
+
+    def product(self, x: Proxy, y: Proxy) -> TensorProxy:
+        return self._add("aten.mm.default", (x, y), Effects())
+
+    def light(self, *xs: Proxy) -> TensorProxy:
+        """A sum of two values, or a cast of one."""
+        name = "aten.add.Tensor" if len(xs) == 2 else "aten.clone.default"
+        return self._add(name, xs, Effects())
+
+    def view(self, x: Proxy) -> TensorProxy:
+        return self._add("aten.t.default", (x,), Effects(aliases=(Alias(0, "arg"),)))
+
+    def write(self, x: Proxy) -> None:
+        self.calls.append(
+            BoundSymbol(Symbol.parse("aten.zero_.default"), (x,), effects=Effects(mutates=(0,)))
+        )
+
+
+def picture(calls: Sequence[BoundSymbol]) -> str:
+    return drawn(Trace((), tuple(calls), (), language=EMPTY_LANGUAGE))
