@@ -8,6 +8,7 @@ from typing import Any
 
 import tj_core as tj
 import torch
+from tj_distributed.testing import drawn
 from torch import distributed, nn
 from torch.distributed import _functional_collectives as functional
 from torch.nn import functional as F
@@ -82,14 +83,18 @@ def saved_bytes(forward: Any) -> int:
     return sum(math.prod(p.shape) * 4 for p in saved.values())
 
 
+SINGLE = (("bucket_mb", 0.0),)
+"""Options of tj-distributed: each collective starts for itself."""
+
+
 @functools.cache
-def session(budget: float) -> tj.Session:
+def session(budget: float, options: tuple[tuple[str, Any], ...] = SINGLE) -> tj.Session:
     """One session for several programs, which expands an operation once."""
     config = {"autograd": {"memory_budget": budget}, "check": "sample", "strict": True}
-    return tj.Session(PLUGINS, overrides=config)
+    return tj.Session(PLUGINS, overrides=config | {"distributed": dict(options)})
 
 
-def train(tag: str | None, budget: float = 1.0) -> dict[str, Any]:
+def train(tag: str | None, budget: float = 1.0, options: Any = SINGLE) -> dict[str, Any]:
     """Loss and gradients of a sharded model in eager and jitted, what is saved, and what runs.
 
     The latter not before PyTorch 2.13.
@@ -99,7 +104,7 @@ def train(tag: str | None, budget: float = 1.0) -> dict[str, Any]:
         net = sharded(model(), tag)
         run = net
         if kind == "jitted":
-            run = tj.jit(net, session=session(budget))
+            run = tj.jit(net, session=session(budget, tuple(options)))
         loss = run(data()).pow(2).sum()
         loss.backward()
         found[kind] = [loss.detach(), *(p.grad for p in net.parameters())]
@@ -108,6 +113,9 @@ def train(tag: str | None, budget: float = 1.0) -> dict[str, Any]:
     forward, backward = tj.last_trace(run), tj.last_trace(run, "backward")
     found |= {"saved": saved_bytes(forward), "explained": str(tj.explain(run))}
     found |= {"forward": shape(forward), "backward": shape(backward)}
+    found["drawn"] = drawn(forward), drawn(backward)
+    overlaps = tj.explain(run).overlaps
+    found["between"] = {part: [one.between for one in overlaps[part]] for part in overlaps}
     found["fallbacks"] = [str(f.reason) for f in tj.stats(run).fallbacks]
     return found
 

@@ -1,0 +1,64 @@
+"""Programs with collectives in other places than the user's, for each process of a group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tj_core as tj
+import torch
+from tj_distributed.testing import drawn
+from torch import distributed, nn
+from torch.distributed import _functional_collectives as functional
+
+
+class Mean(torch.autograd.Function):
+    """A parameter as it is, whose gradient is the mean over the processes."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: torch.Tensor, group: str) -> torch.Tensor:
+        ctx.group = group
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return functional.all_reduce(grad, "sum", ctx.group) / 2, None
+
+
+class Layers(nn.Module):
+    """Linear layers whose gradients are reduced, each for itself, as they are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weights = nn.ParameterList([torch.randn(16, 16) for _ in range(4)])
+        self.biases = nn.ParameterList([torch.randn(16) for _ in range(4)])
+        self.group = distributed.group.WORLD.group_name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            x = x @ Mean.apply(weight, self.group) + Mean.apply(bias, self.group)
+            x = x.sin() * 2
+        return x.pow(2).sum()
+
+
+def reduced(fuse: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Gradients of `Layers` in eager and jitted, and the order of the backward."""
+    config = {"distributed": options, "conformance": {"fuse": fuse}, "check": 2, "strict": True}
+    plugins = ["conformance", "torch", "autograd", "distributed"]
+    torch.manual_seed(distributed.get_rank())
+    x = torch.randn(4, 16)
+    found: dict[str, Any] = {}
+    for kind in ("eager", "jitted"):
+        net = Layers()
+        run = tj.jit(net, session=tj.Session(plugins, overrides=config)) if kind[0] == "j" else net
+        run(x).backward()
+        found[kind] = [p.grad for p in net.parameters()]
+    backward = tj.last_trace(run, "backward")
+    regions = [c.symbol.name.startswith("region_") for c in backward.calls]
+    overlaps = tj.explain(run).overlaps["backward"]
+    return found | {
+        "drawn": drawn(backward),
+        "regions": sum(regions),
+        "started": [(o.started.operation, o.between) for o in overlaps],
+        "fallbacks": [str(f.reason) for f in tj.stats(run).fallbacks],
+    }
