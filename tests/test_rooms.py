@@ -45,8 +45,8 @@ ROOMS = {
     "tj_subclass": ("expansion", "writes", "kind", "transform", "plugin"),
     "tj_distributed": (
         "options", "wrappers", "names", "adapter", "sequence", "facts", "agreement", "waits",
-        "groups", "transform", "buckets", "overlap", "merge", "sharding_checks", "sharding",
-        "probes", "testing", "plugin",
+        "groups", "schedule", "transform", "buckets", "overlap", "merge", "sharding_checks",
+        "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
         "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",

@@ -92,7 +92,7 @@ def stage(folder: Path, source: str = "") -> list[Path]:
             text += navigation()
         target.write_text(text, "utf-8")
         staged.append(target)
-    for image in sorted(DOCS.glob("*.png")):
+    for image in sorted([*DOCS.glob("*.png"), *DOCS.glob("*.svg")]):
         shutil.copy(image, folder / "docs" / image.name)
     return staged
 
@@ -109,7 +109,7 @@ def relinked(page: Path, text: str, source: str) -> str:
         if target == (ROOT / "README.md"):
             up = "../" * len(PurePosixPath(place(page)).parents[:-1])
             return f"[{match['text']}]({up}index.md{hash_}{anchor})"
-        if target in known or target.suffix == ".png":
+        if target in known or target.suffix in (".png", ".svg"):
             return match[0]
         below = target.relative_to(ROOT).as_posix()
         return f"[{match['text']}]({source}/{below})" if source else match["text"]

@@ -25,8 +25,10 @@ OPERATIONS = {
 
 
 def tensor(name: str, *shape: int) -> TensorProxy:
-    shape = shape or (4, 4)
-    return TensorProxy(name, shape, contiguous_strides(shape))
+    sizes = shape or (4, 4)
+    strides = contiguous_strides(sizes)
+    assert strides is not None
+    return TensorProxy(name, sizes, strides)
 
 
 class Program:
@@ -52,7 +54,8 @@ class Program:
         return self._add(name, (x, *details), effects, *shape)
 
     def wait(self, x: TensorProxy) -> TensorProxy:
-        return self._add(TORCH_WAIT, (x,), Effects(ordered=("wait",)), *x.shape)
+        sizes = (size for size in x.shape if isinstance(size, int))
+        return self._add(TORCH_WAIT, (x,), Effects(ordered=("wait",)), *sizes)
 
     def gathered(self, x: Proxy, *shape: int) -> TensorProxy:
         return self.wait(self.start("G", x, "0", *shape))

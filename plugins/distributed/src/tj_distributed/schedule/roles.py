@@ -16,18 +16,19 @@ from tj_core.extend import BoundSymbol, Proxy, TensorProxy, makes_views
 from tj_distributed.schedule.times import multiplies
 from tj_distributed.sequence import PREFIX, TORCH_WAIT, described, starts
 
-__all__ = ["Roles", "is_gather", "known"]
+__all__ = ["COLLECTIVE", "Roles", "known"]
 
 _GATHERS = tuple(
     f"{PREFIX}{name}.default"
     for name in ("all_gather_into_tensor", "all_gather_into_tensor_coalesced")
 )
-_COLLECTIVE = "collective"
+COLLECTIVE = "collective"
+"""First part of the resources of starts; alone where a call does not name its group."""
 _FIXED = ("side_effect", "stream")
 """Resources of calls that nothing moves across."""
 
 
-def is_gather(call: BoundSymbol) -> bool:
+def _is_gather(call: BoundSymbol) -> bool:
     """Test for a call that starts a gather."""
     return call.symbol.qualname in _GATHERS
 
@@ -114,7 +115,7 @@ class Roles:
 
     def _is_of_inputs(self, place: int) -> bool:
         """Test for a gather of what light calls make of the program's inputs."""
-        if not is_gather(self.calls[place]):
+        if not _is_gather(self.calls[place]):
             return False
         found, left = set[int](), [*self.reads[place]]
         while left:
@@ -160,7 +161,7 @@ class Roles:
 def _is_start(call: BoundSymbol) -> bool:
     """Test for the start of a collective of one group that writes to nothing."""
     effects = call.effects
-    ordered = bool(effects.ordered) and _COLLECTIVE not in effects.ordered
+    ordered = bool(effects.ordered) and COLLECTIVE not in effects.ordered
     return starts(call) and ordered and not (effects.mutates or effects.rebinds)
 
 
@@ -169,4 +170,4 @@ def _is_barrier(call: BoundSymbol) -> bool:
     if effects.mutates or effects.rebinds or effects.copies_back:
         return True
     kinds = (resource.partition(":")[0] for resource in effects.ordered)
-    return any(kind in _FIXED or kind == _COLLECTIVE for kind in kinds)
+    return any(kind in _FIXED or kind == COLLECTIVE for kind in kinds)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from tj_core.extend import PassRecord, Stage, TraceEditor, Transform, can_inline
 
-from tj_distributed.adapter import has_coalesced, ranks_of
 from tj_distributed.schedule.buckets import bucketed
 from tj_distributed.schedule.fences import fenced
 from tj_distributed.schedule.placing import Limits, placed
+from tj_distributed.schedule.roles import COLLECTIVE
 from tj_distributed.schedule.times import Times
 from tj_distributed.sequence import starts
 
@@ -41,6 +41,8 @@ def schedule(options: Options) -> tuple[Transform, ...]:
         opened = _opened(trace, context)
         if not any(map(starts, opened.calls)):
             return trace
+        from tj_distributed.adapter import has_coalesced  # imports torch.distributed
+
         calls = bucketed(opened.calls, options.bucket_mb * _MB, has_coalesced, context)
         calls = placed(calls, limits, fixed=False)
         if any(executor.fusion is not None for executor in context.executors):
@@ -48,6 +50,8 @@ def schedule(options: Options) -> tuple[Transform, ...]:
         return _edited(opened, calls, context)
 
     def place(trace: Trace, context: PassContext) -> Trace:
+        if not any(map(starts, trace.calls)):
+            return trace
         return _edited(trace, placed(trace.calls, limits, fixed=True), context)
 
     return (
@@ -59,6 +63,8 @@ def schedule(options: Options) -> tuple[Transform, ...]:
 
 def times(options: Options) -> Times:
     """The estimates by ``options``."""
+    from tj_distributed.adapter import ranks_of  # as `schedule` does
+
     given = {
         "arithmetic": _scaled(options.tflops, 1e12),
         "memory": _scaled(options.memory_gbs, 1e9),
@@ -110,6 +116,7 @@ def _opened(trace: Trace, context: PassContext) -> Trace:
 
 def _has_start(call: BoundSymbol) -> bool:
     """Test for a call, itself no start, with the start of a collective in its body."""
-    if starts(call) or call.body is None:
+    ordered = any(resource.startswith(COLLECTIVE) for resource in call.effects.ordered)
+    if not ordered or starts(call) or call.body is None:
         return False
     return any(starts(part) or _has_start(part) for part in call.body.calls)
