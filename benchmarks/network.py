@@ -156,7 +156,7 @@ def _bytes(values: Sequence[torch.Tensor]) -> int:
 
 
 def _is_view(node: fx.Node) -> bool:
-    """Whether all results share memory with arguments, by the operator's schema."""
+    """Test if all results share memory with arguments, by the operator's schema."""
     if node.target is operator.getitem:
         return True
     returns = node.target._schema.returns

@@ -56,8 +56,9 @@ TABLE = Table(
     (
         Feature(
             AGREE,
-            "ranks that run different collectives raise",
-            "they wait for each other, or add up what does not belong together, as in eager",
+            "ranks that run different collectives raise; collectives start early",
+            "they wait for each other, or add up what does not belong together, as in eager; "
+            "collectives stay where they are",
             probe=later("tj_distributed.probes", "agreeing"),
         ),
         Feature(

@@ -62,9 +62,11 @@ def tj_transforms(options: Options) -> tuple[Transform, ...]:
     from tj_distributed.schedule.transforms import schedule
     from tj_distributed.transform import announce
 
-    made = [merge(), *schedule(options)]
-    if options.agree != "off" and look(AGREE):
-        made.append(announce())
+    made = [merge()]
+    if look(AGREE):
+        made += schedule(options)
+        if options.agree != "off":
+            made.append(announce())
     if options.overlap and look(OVERLAP):
         made.append(overlap())
     return tuple(made)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tj_core.extend import FUNCTIONAL, BoundSymbol, TensorProxy, Trace
+from tj_core.extend import FUNCTIONAL, BoundSymbol, Proxy, TensorProxy, Trace
 
 from tj_distributed.names import NAMES
 
@@ -62,7 +62,9 @@ class Collective(NamedTuple):
         return bool(self.inputs and other.inputs) and not {*self.inputs} & {*other.inputs}
 
     def _operands(self) -> tuple[Any, ...]:
-        return (*self._facts(), self.inputs)
+        """Facts but for the place in a call that starts several."""
+        details = tuple(detail for detail in self.details if not detail.endswith(_AT_ONCE))
+        return self.operation, self.dtype, details, self.inputs
 
     def exchanged(
         self, other: Collective, ours: Iterable[Collective], theirs: Iterable[Collective]
@@ -99,10 +101,37 @@ def collectives(trace: Trace) -> tuple[Collective, ...]:
             bits |= depends.get(p.name, 0)
         depends.update((p.name, bits) for p in call.flat_outs)
         if starts(call):
-            few = bits.bit_count() <= _FEW
-            inputs = [name for i, name in enumerate(names) if few and bits >> i & 1]
-            found.append(described(call)._replace(inputs=tuple(inputs)))
+            for one, operands in _parts(call):
+                mine = 0
+                for p in operands:
+                    mine |= depends.get(p.name, 0)
+                few = mine.bit_count() <= _FEW
+                inputs = [name for i, name in enumerate(names) if few and mine >> i & 1]
+                found.append(one._replace(inputs=tuple(inputs)))
     return tuple(found)
+
+
+_AT_ONCE = " at once"
+
+
+def _parts(call: BoundSymbol) -> list[tuple[Collective, Sequence[Proxy]]]:
+    """The collectives that ``call`` starts at once, each with its operands.
+
+    Ranks that put the same tensors into one call in different orders do not agree.
+    """
+    whole = described(call)
+    if not isinstance(call.args[0], (list, tuple)):
+        return [(whole, call.flat_args)]
+    operation = whole.operation.replace("_coalesced", "")
+    found: list[tuple[Collective, Sequence[Proxy]]] = []
+    for i, p in enumerate(call.args[0], start=1):
+        elements = _elements([p]) if whole.elements is not None else None
+        details = (*whole.details, f"{i} of {len(call.args[0])}{_AT_ONCE}")
+        one = whole._replace(
+            operation=operation, dtype=str(p.dtype), elements=elements, details=details
+        )
+        found.append((one, (p,)))
+    return found
 
 
 def starts(call: BoundSymbol) -> bool:
@@ -117,14 +146,19 @@ def described(call: BoundSymbol) -> Collective:
     """The collective that ``call`` starts."""
     tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
     *details, group = [str(a) for a in (*call.args, *dict(call.kwargs).values()) if _is_detail(a)]
-    sizes = [size for p in tensors for size in p.shape]
-    elements = None
-    if "all_to_all" not in call.symbol.qualname and all(isinstance(size, int) for size in sizes):
-        elements = sum(_product(p.shape) for p in tensors)
+    elements = None if "all_to_all" in call.symbol.qualname else _elements(tensors)
     dtypes = ", ".join(dict.fromkeys(str(p.dtype) for p in tensors))
     name = call.symbol.qualname.removeprefix(PREFIX).rpartition(".")[0]
     line = "" if call.source is None else str(call.source)
     return Collective(name, group, dtypes, elements, tuple(details), line)
+
+
+def _elements(tensors: Iterable[TensorProxy]) -> int | None:
+    """Number of elements in ``tensors``; None if a size is a symbol."""
+    shapes = [p.shape for p in tensors]
+    if not all(isinstance(size, int) for shape in shapes for size in shape):
+        return None
+    return sum(map(_product, shapes))
 
 
 def _is_detail(argument: Any) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 ONE = Limits()
-"""One gather ahead."""
+"""The default: a gather starts ahead of another."""
 
 
 def scheduled(program: Program, limits: Limits = ONE, *, fixed: bool = False) -> str:
@@ -217,7 +217,7 @@ def test_any_program_stays_what_it_is(fixed: bool) -> None:
 
 
 def test_places_are_final() -> None:
-    """What is placed once and placed again stays, if nothing else has changed."""
+    """A program that is placed once and placed again stays, if nothing else has changed."""
     for seed in range(30):
         once = placed(made_up(seed).calls, Limits(1), fixed=False)
         twice = placed(once, Limits(1), fixed=True)

@@ -38,7 +38,7 @@ def test_gathers_run_ahead_and_reductions_are_waited_for_last(ranks: Ranks) -> N
 
 @pytest.mark.slow
 def test_small_collectives_start_as_one(ranks: Ranks) -> None:
-    """Those of 2 KB together; a weight of 4 KB starts for itself."""
+    """Up to 2 KB together; a weight of 4 KB starts for itself."""
     one, other = run(ranks, GATHERED, "train", "RECOMPUTE", 1.0, (("bucket_mb", 0.002),))
     assert one["drawn"] == other["drawn"]
     assert one["drawn"] == ("GGww..ww.ww.", "GGw......w...R.......Rwwwwww")
@@ -51,7 +51,7 @@ def test_without_overlap_collectives_stay_where_they_are(ranks: Ranks) -> None:
 
 
 def test_reductions_start_as_soon_as_gradients_are_there(ranks: Ranks) -> None:
-    """What is computed of them for the results alone, the mean, comes last."""
+    """The mean, which is computed of them for the results alone, comes last."""
     one, other = run(ranks, SCHEDULED, "reduced", False, {"bucket_mb": 0.0})
     assert one["drawn"] == other["drawn"]
     assert one["drawn"] == ".........A...A.....A...A.....A...A.....A.Aw.w.w.w.w.w.w.w."

@@ -21,6 +21,7 @@ from tj_torch.ops.expansion.expansion import Expansion
 from tj_torch.ops.expansion.kinds import TENSOR_KINDS, TensorKind
 from tj_torch.ops.expansion.observed import same_operators
 from tj_torch.ops.expansion.python_functions import is_python, python_body
+from tj_torch.ops.facts.figures import byte_size, operations
 from tj_torch.ops.facts.schema_effects import may_write
 from tj_torch.ops.facts.wiring import WIRING, Wiring
 from tj_torch.ops.naming.resolve import resolve
@@ -57,6 +58,7 @@ __all__ = [
     "Unsuitable",
     "Wiring",
     "agreed_by_ranks",
+    "byte_size",
     "compiling",
     "device_to_torch",
     "dtype_to_torch",
@@ -73,6 +75,7 @@ __all__ = [
     "names_finder",
     "names_in",
     "number_text",
+    "operations",
     "python_body",
     "registered",
     "resolve",

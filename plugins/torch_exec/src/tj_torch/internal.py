@@ -37,7 +37,6 @@ from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.replay import replay
 from tj_torch.ops.expansion.run import Run, constant_leaf
 from tj_torch.ops.facts.autograd_marks import autograd_marks
-from tj_torch.ops.facts.figures import byte_size, operations
 from tj_torch.ops.facts.operators import OpFacts, Role
 from tj_torch.ops.facts.schema_effects import changes_unseen
 from tj_torch.ops.fakes.handler_state import same_tensors
@@ -114,7 +113,6 @@ __all__ = [
     "autograd_function",
     "autograd_marks",
     "backward_keeps_graph",
-    "byte_size",
     "call_key",
     "captures_functions_in_steps",
     "captures_hooks_of_values",
@@ -146,7 +144,6 @@ __all__ = [
     "members",
     "metadata_mutated",
     "missing_symbols",
-    "operations",
     "outside_levels",
     "pass_over_package",
     "plain",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from tj_core.extend import BoundSymbol, TensorProxy
-from tj_torch.internal import byte_size
+from tj_torch.extend import byte_size
 
 __all__ = ["BYTES_PER_SECOND", "arithmetic", "memory"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tj_torch.internal import byte_size
+from tj_torch.extend import byte_size
 
 if TYPE_CHECKING:
     from tj_core.extend import BoundSymbol

@@ -14,7 +14,7 @@ from tj_core.extend import (
     makes_views,
 )
 from tj_core.internal import STATE
-from tj_torch.internal import byte_size, operations
+from tj_torch.extend import byte_size, operations
 
 from tj_autograd.joint.repeatable import REPEATABLE
 from tj_autograd.split.arithmetic import BYTES_PER_SECOND

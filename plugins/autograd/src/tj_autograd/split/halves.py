@@ -23,7 +23,7 @@ from tj_core.extend import (
     substituted,
     value_names,
 )
-from tj_torch.internal import byte_size
+from tj_torch.extend import byte_size
 
 from tj_autograd.joint.detachment import detached
 from tj_autograd.split.arithmetic import arithmetic, memory

@@ -22,7 +22,8 @@ from tj_core.extend import (
     storage_roots,
     substituted,
 )
-from tj_torch.internal import OVERWRITTEN, byte_size
+from tj_torch.extend import byte_size
+from tj_torch.internal import OVERWRITTEN
 
 from tj_autograd.joint.repeatable import Repeats, together
 from tj_autograd.split.mincut import INFINITE, Network, Solved

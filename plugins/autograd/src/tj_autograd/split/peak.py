@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tj_core.extend import BoundSymbol, Proxy, last_uses, storage_roots, value_names
-from tj_torch.internal import byte_size
+from tj_torch.extend import byte_size
 
 __all__ = ["peak_bytes"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.extend import BoundSymbol, PassContext, Symbol, TensorProxy, bind_outputs, leaves
-from tj_torch.internal import byte_size
+from tj_torch.extend import byte_size
 
 from tj_distributed.schedule.roles import Roles, known
 from tj_distributed.sequence import PREFIX
@@ -96,7 +96,7 @@ def _size(call: BoundSymbol) -> int | None:
 
 
 def _key(call: BoundSymbol, gather: bool) -> Any:
-    """What collectives of one bucket have in common."""
+    """Facts that collectives of one bucket have in common."""
     tensor = call.args[0]
     assert isinstance(tensor, TensorProxy)
     rest = (*call.args[1:], *call.kwargs)
@@ -104,7 +104,7 @@ def _key(call: BoundSymbol, gather: bool) -> Any:
 
 
 def _made(members: Sequence[BoundSymbol], context: PassContext) -> BoundSymbol:
-    """One call for all ``members``, which returns the values that these return."""
+    """One call in the place of ``members``, which returns their values."""
     first = members[0]
     operands = [call.args[0] for call in members]
     call = first.replace(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from tj_core.extend import BoundSymbol, makes_views, value_names
-from tj_torch.internal import byte_size
+from tj_torch.extend import byte_size
 
 from tj_distributed.schedule.times import Times, multiplies
 from tj_distributed.sequence import TORCH_WAIT, starts

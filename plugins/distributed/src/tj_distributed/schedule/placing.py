@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tj_torch.internal import byte_size
+from tj_torch.extend import byte_size
 
 from tj_distributed.schedule.roles import Roles, known
 
@@ -51,7 +51,7 @@ def placed(calls: Sequence[BoundSymbol], limits: Limits, *, fixed: bool) -> list
 
 @dataclass
 class _Placing:
-    """One run. ``order`` are the calls so far, by index.
+    """A run of the scheduler. ``order`` are the calls so far, by index.
 
     ``missing`` has for each start the calls that it still needs, ``before`` the start that it must
     not pass. ``queues`` are the gathers of each group that have not started, ``flying`` those that
@@ -139,7 +139,7 @@ class _Placing:
             self.emit(place)
 
     def emit(self, place: int) -> None:
-        """Append a call, after all that it needs."""
+        """Append a call, after the calls that make its arguments."""
         if place in self.done:
             return
         self.emit_all(self._passed(place))
@@ -165,7 +165,7 @@ class _Placing:
         return found[::-1]
 
     def settle(self) -> None:
-        """Start all that may start now."""
+        """Start every collective of which nothing is missing."""
         while self.ready or self._fetched():
             while self.ready:
                 start = self.ready.popleft()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tj_core.extend import BoundSymbol, TensorProxy, makes_views
-from tj_torch.internal import byte_size, operations
+from tj_torch.extend import byte_size, operations
 
 from tj_distributed.sequence import TORCH_WAIT, described, starts
 
@@ -35,7 +35,7 @@ class Speeds:
     launch: float
 
     def changed(self, **given: float | None) -> Speeds:
-        """These speeds, with those that are ``given`` and not None."""
+        """Replace the speeds that are ``given`` and not None."""
         return replace(self, **{name: s for name, s in given.items() if s is not None})
 
 
