@@ -147,6 +147,20 @@ def test_groups_do_not_wait_for_each_other() -> None:
     assert scheduled(p) == "A.Aww."
 
 
+def test_roles_do_not_depend_on_sizes() -> None:
+    """A rank without data multiplies matrices without rows, and has the others' order."""
+
+    def order(rows: int) -> str:
+        p = Program()
+        x = p.given(rows, 4)
+        shard = p.product(x, x)
+        x = p.product(p.gathered(p.given()), x)
+        p.product(x, p.gathered(shard))
+        return scheduled(p)
+
+    assert order(0) == order(4) == "G.Gw.w."
+
+
 def test_a_fixed_order_is_kept() -> None:
     """The second gather stays behind the reduction, which ranks have agreed on."""
     p = backward(2)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tj_core.extend import BoundSymbol, TensorProxy, makes_views
-from tj_torch.extend import byte_size, operations
+from tj_torch.extend import byte_size, is_product, operations
 
 from tj_distributed.sequence import TORCH_WAIT, described, starts
 
@@ -47,8 +47,8 @@ SPEEDS = {
 
 
 def multiplies(call: BoundSymbol) -> bool:
-    """Test for a call with a matrix product, a convolution or attention in it."""
-    return any(operations(part) > 0 for part in _operators(call))
+    """Test for a call with a matrix product, a convolution or attention in it, of any size."""
+    return any(map(is_product, _operators(call)))
 
 
 def collective_seconds(
@@ -112,7 +112,7 @@ class Times:
 
 def _operators(call: BoundSymbol) -> Iterable[BoundSymbol]:
     """The operators that ``call`` consists of: itself, or those of its body."""
-    if call.body is None or not call.body.calls or operations(call):
+    if call.body is None or not call.body.calls or is_product(call):
         yield call
         return
     for part in call.body.calls:

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from tj_torch.ops.naming.resolve import resolve
 
-__all__ = ["byte_size", "operations"]
+__all__ = ["byte_size", "is_product", "operations"]
 
 
 def byte_size(p: Proxy) -> int:
@@ -22,6 +22,11 @@ def byte_size(p: Proxy) -> int:
     assert isinstance(p, TensorProxy)
     sizes = (n if isinstance(n, int) else (n.hint or 1) for n in p.shape)
     return math.prod(sizes) * max(1, p.dtype.bits // 8)
+
+
+def is_product(call: BoundSymbol) -> bool:
+    """Test for a matrix product, a convolution or attention, of any size."""
+    return _counter(call) is not None
 
 
 def operations(call: BoundSymbol) -> float:
