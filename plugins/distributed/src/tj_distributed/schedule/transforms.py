@@ -14,9 +14,8 @@ from tj_core.extend import PassRecord, Stage, TraceEditor, Transform, can_inline
 from tj_distributed.schedule.buckets import bucketed
 from tj_distributed.schedule.fences import fenced
 from tj_distributed.schedule.placing import Limits, placed
-from tj_distributed.schedule.roles import COLLECTIVE
 from tj_distributed.schedule.times import Times
-from tj_distributed.sequence import starts
+from tj_distributed.sequence import PREFIX, starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,9 +92,10 @@ def _edited(trace: Trace, calls: Sequence[BoundSymbol], context: PassContext) ->
 
 
 def _opened(trace: Trace, context: PassContext) -> Trace:
-    """``trace`` with calls that consist of collectives and others replaced by these.
+    """``trace`` with gradients of collectives replaced by their parts: a start, its wait, others.
 
-    The gradient of a gather is a call with a reduction and its wait in it.
+    Other calls with collectives in them stay whole, and nothing passes them: a redistribution of
+    uneven shards has other parts on each rank, of which one may have to run whole.
     """
     editor = TraceEditor(trace, context.tags)
 
@@ -115,8 +115,6 @@ def _opened(trace: Trace, context: PassContext) -> Trace:
 
 
 def _has_start(call: BoundSymbol) -> bool:
-    """Test for a call, itself no start, with the start of a collective in its body."""
-    ordered = any(resource.startswith(COLLECTIVE) for resource in call.effects.ordered)
-    if not ordered or starts(call) or call.body is None:
-        return False
-    return any(starts(part) or _has_start(part) for part in call.body.calls)
+    """Test for the gradient of a collective that starts one."""
+    gradient = call.symbol.qualname.startswith(PREFIX) and not starts(call)
+    return gradient and call.body is not None and any(map(starts, call.body.calls))
