@@ -15,7 +15,7 @@ from tj_distributed.schedule.buckets import bucketed
 from tj_distributed.schedule.fences import fenced
 from tj_distributed.schedule.placing import Limits, placed
 from tj_distributed.schedule.times import Times
-from tj_distributed.sequence import PREFIX, starts
+from tj_distributed.sequence import starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,10 +92,10 @@ def _edited(trace: Trace, calls: Sequence[BoundSymbol], context: PassContext) ->
 
 
 def _opened(trace: Trace, context: PassContext) -> Trace:
-    """``trace`` with gradients of collectives replaced by their parts: a start, its wait, others.
+    """``trace`` with calls that start collectives replaced by their parts, as gradients of gathers.
 
-    Other calls with collectives in them stay whole, and nothing passes them: a redistribution of
-    uneven shards has other parts on each rank, of which one may have to run whole.
+    Calls on tensor subclasses stay whole, and nothing passes them: a redistribution of uneven
+    shards has other parts on each rank.
     """
     editor = TraceEditor(trace, context.tags)
 
@@ -115,6 +115,7 @@ def _opened(trace: Trace, context: PassContext) -> Trace:
 
 
 def _has_start(call: BoundSymbol) -> bool:
-    """Test for the gradient of a collective that starts one."""
-    gradient = call.symbol.qualname.startswith(PREFIX) and not starts(call)
-    return gradient and call.body is not None and any(map(starts, call.body.calls))
+    """Test for a call of dense parts of which one, but not the call itself, is a start."""
+    parts = call.body.calls if call.body is not None else ()
+    dense = all(part.symbol.namespace != "tj" for part in parts)  # `tj.flatten`, `tj.unflatten`
+    return dense and not starts(call) and any(map(starts, parts))
