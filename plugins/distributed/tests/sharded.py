@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections import Counter
 from typing import Any
@@ -137,7 +138,15 @@ def made(kind: type[nn.Module], **arguments: Any) -> nn.Module:
     return kind(**arguments)
 
 
-def compared(name: str, replicas: bool = False, single: bool = False) -> dict[str, Any]:
+@functools.cache
+def session(bucket_mb: float) -> tj.Session:
+    """One session for several programs, which expands an operation once."""
+    return tj.Session(PLUGINS, overrides={"distributed": {"bucket_mb": bucket_mb}})
+
+
+def compared(
+    name: str, replicas: bool = False, single: bool = False, bucket_mb: float = 0.0
+) -> dict[str, Any]:
     """One model under ``fully_shard``, and jitted after `shard`; what the jitted one starts."""
     arguments, options = CASES[name]
     kind, over = Single if single else Words, mesh(replicas)
@@ -148,7 +157,7 @@ def compared(name: str, replicas: bool = False, single: bool = False) -> dict[st
     eager = trained(model, fully_shard(model, mesh=over, mp_policy=policy))
     found: dict[str, Any] = {"eager": eager}
     model = tj_distributed.shard(made(kind, **arguments), over, **options)
-    run = tj.jit(model, plugins=PLUGINS)
+    run = tj.jit(model, session=session(bucket_mb))
     found["jitted"] = trained(model, run)
     forward, backward = tj.last_trace(run), tj.last_trace(run, "backward")
     found |= {"forward": started(forward), "backward": started(backward)}

@@ -20,7 +20,7 @@ from typing import Any
 from tj_core.extend import Fused, FusionRegion, PackageError, symbols_in
 
 from tj_inductor.adapter.libraries import announce_data_pointers, library
-from tj_inductor.adapter.modules import Compiled, extern_kernels
+from tj_inductor.adapter.modules import COMPILERS, Compiled, extern_kernels
 from tj_inductor.compiler import Compiler, fused, variant_of
 from tj_inductor.kernels import Waiting, one_file
 from tj_inductor.variants import Variants
@@ -139,7 +139,7 @@ class _Module:
         """The statement in the place of ``node``: itself, another one, or none."""
         if isinstance(node, ast.ImportFrom | ast.Import):
             text = ast.unparse(node)
-            if "torch._inductor" not in text and "torch._dynamo" not in text:
+            if not any(name in text for name in COMPILERS):
                 yield node
         elif isinstance(node, ast.Assign) and "async_compile" in ast.unparse(node.targets[0]):
             return

@@ -14,7 +14,7 @@ from tj_core.extend import (
     makes_views,
 )
 from tj_core.internal import STATE
-from tj_torch.extend import byte_size, operations
+from tj_torch.extend import byte_size, is_product, operations
 
 from tj_autograd.joint.repeatable import REPEATABLE
 from tj_autograd.split.arithmetic import BYTES_PER_SECOND
@@ -147,7 +147,7 @@ def multiplies(call: BoundSymbol) -> bool:
     """Check for a matrix product, a convolution or an attention, or for a call without a body."""
     parts = _parts(call)
     unknown = any(part.symbol.namespace != "aten" for part in parts)
-    return unknown or any(_counter(part) is not None for part in parts)
+    return unknown or any(map(is_product, parts))
 
 
 def _parts(call: BoundSymbol) -> tuple[BoundSymbol, ...]:

@@ -15,11 +15,11 @@ import itertools
 from collections.abc import Container, Sequence
 
 from tj_core.extend import BoundSymbol, Proxy, Tag, Trace, requires_grad
+from tj_torch.extend import byte_size
 
 from tj_autograd.joint.checkpoints import region, runs_again
 from tj_autograd.joint.segments import Cut, Records, carries, cut
 from tj_autograd.split.costs import multiplies
-from tj_autograd.split.partition import byte_size
 
 __all__ = ["GRADIENT_GROUP", "segments_of"]
 

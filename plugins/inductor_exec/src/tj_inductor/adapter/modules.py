@@ -12,7 +12,18 @@ from typing import Any
 import torch
 from tj_torch.internal import set_version_counter
 
-__all__ = ["Compiled", "apart", "extern_kernels", "restored", "uncounted", "without_compiler"]
+__all__ = [
+    "COMPILERS",
+    "Compiled",
+    "apart",
+    "extern_kernels",
+    "restored",
+    "uncounted",
+    "without_compiler",
+]
+
+COMPILERS = ("torch._inductor", "torch._dynamo")
+"""Packages that generated code imports, and a process that only runs it does not."""
 
 
 @dataclass(frozen=True, slots=True)
