@@ -27,7 +27,7 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
             "gradients before a batch norm, whose sums cancel: of 100 other inputs the mean error "
             "is 1.2 times eager's, the largest of a weight the same, of a bias 1.1 times eager's",
             "['0.weight'].grad: values",
-            ("batch_norm_in_a_stack-plain",),
+            tuple(f"batch_norm_in_a_stack-{kind}" for kind in ("plain", "leaf", "inner")),
         ),
     ),
     "autocast": (
