@@ -7,8 +7,16 @@ from tj_distributed.testing import Ranks
 
 
 @pytest.fixture(scope="session")
-def ranks() -> Iterator[Ranks]:
-    """Two processes on gloo."""
-    found = Ranks()
+def _ranks() -> Iterator[list[Ranks]]:
+    found: list[Ranks] = []
     yield found
-    found.close()
+    for each in found:
+        each.close()
+
+
+@pytest.fixture
+def ranks(_ranks: list[Ranks]) -> Ranks:
+    """Two processes on gloo; new ones after a test in which one has ended."""
+    if not _ranks or not _ranks[-1].alive:
+        _ranks.append(Ranks())
+    return _ranks[-1]

@@ -27,6 +27,7 @@ def test_the_first_rank_decides(ranks: Ranks) -> None:
         assert [text.partition(" ")[2] for text in first] == ["a", "b", "a"]
 
 
+@pytest.mark.slow
 def test_measured_kernels_are_the_same(ranks: Ranks) -> None:
     """Rank 0 has measured that oneDNN's is the faster one, rank 1 that PyTorch's is."""
     pytest.importorskip("tj_onednn")

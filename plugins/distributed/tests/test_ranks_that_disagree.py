@@ -71,6 +71,7 @@ def mortal() -> Iterator[Ranks]:
 @pytest.mark.slow
 def test_a_rank_that_dies(mortal: Ranks) -> None:
     (kind, text, seconds), failure = mortal.run(FILE, "death")
+    assert not mortal.alive
     assert failure.kind == "EOFError"
     assert kind == "RuntimeError"
     assert "what each rank has begun last" in text

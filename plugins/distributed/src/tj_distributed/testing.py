@@ -75,6 +75,11 @@ class Ranks:
             self._processes.append(process)
             self._ends.append(end)
 
+    @property
+    def alive(self) -> bool:
+        """False if a process has ended: nothing runs on these ranks any more then."""
+        return all(process.is_alive() for process in self._processes)
+
     def run(self, file: str, name: str, *args: Any) -> list[Any]:
         """Results of the function ``name`` in ``file`` by rank; a `Failure` for one that raises.
 
@@ -104,7 +109,8 @@ class Ranks:
         for process in self._processes:
             process.kill()
             process.join()
-        self._folder.cleanup()
+        with contextlib.suppress(FileNotFoundError):  # it was closed before
+            self._folder.cleanup()
 
 
 def _serve(end: Any, rank: int, size: int) -> None:
