@@ -16,10 +16,7 @@ def bars(path: str, title: str, unit: str, groups: Mapping[str, Mapping[str, flo
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
     most = max(value for group in groups.values() for value in group.values())
     left, width, height = 150, 560, 14
-    lines, y = [_text(10, 18, title)], 34
-    for i, name in enumerate(names):
-        lines += [_box(left + 150 * i, y - 10, 10, 10, i), _text(left + 150 * i + 16, y, name)]
-    y += 14
+    lines, y = _head(title, names, left), 48
     for label, group in groups.items():
         lines.append(_text(10, y + 12, label))
         for name, value in group.items():
@@ -40,10 +37,7 @@ def timelines(
     """Write for each name lines of spans in seconds; the i-th line has the i-th colour."""
     end = max(stop for row in rows.values() for spans in row for _, stop in spans)
     left, width, height = 150, 700, 16
-    lines, y = [_text(10, 18, title)], 34
-    for i, name in enumerate(legend):
-        lines += [_box(left + 150 * i, y - 10, 10, 10, i), _text(left + 150 * i + 16, y, name)]
-    y += 14
+    lines, y = _head(title, legend, left), 48
     for label, row in rows.items():
         lines.append(_text(10, y + 12, label))
         for i, spans in enumerate(row):
@@ -55,6 +49,14 @@ def timelines(
         lines.append(_text(left + width * stop / end + 6, y - 6, f"{stop * 1e3:.1f} ms"))
         y += 10
     _write(path, left + width + 80, y, lines)
+
+
+def _head(title: str, legend: Sequence[str], left: int) -> list[str]:
+    """The title and, in the line below, the colour of each name."""
+    lines = [_text(10, 18, title)]
+    for i, name in enumerate(legend):
+        lines += [_box(left + 150 * i, 24, 10, 10, i), _text(left + 150 * i + 16, 34, name)]
+    return lines
 
 
 def _joined(spans: Sequence[tuple[float, float]], gap: float) -> list[tuple[float, float]]:

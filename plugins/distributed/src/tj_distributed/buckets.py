@@ -6,10 +6,11 @@ parameters may be unused, in the order in which they are defined, from the last 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from tj_torch.extend import byte_size
 
 from tj_distributed import names
 
@@ -44,7 +45,7 @@ class Buckets:
                 place = 0 if bucket is None else bucket.place + 1
                 bucket = open_buckets[key] = _Open(opened, place)
                 opened += 1
-            bucket.bytes += _bytes(p)
+            bucket.bytes += byte_size(p)
             found.append(bucket.number)
         return found if self.rebuilt else found[::-1]
 
@@ -59,11 +60,6 @@ class _Open:
 
     def full(self, limits: Sequence[int]) -> bool:
         return self.bytes >= limits[min(self.place, len(limits) - 1)]
-
-
-def _bytes(p: TensorProxy) -> int:
-    known = [size if isinstance(size, int) else 1 for size in p.shape]
-    return math.prod(known) * max(1, p.dtype.bits // 8)
 
 
 def active() -> Buckets | None:
