@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.runs_as import RUNS_AS
 from tj_core.contract.started import STARTS
 from tj_core.errors import PluginError, TjWarning, did_you_mean
 from tj_core.ir.symbol import Symbol
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Names", "check_claims", "check_rules", "readers"]
 
-OWN: Mapping[str, Any] = dict.fromkeys(("context", "expand", OVERWRITES, REFUSES, STARTS), Callable)
+OWN: Mapping[str, Any] = dict.fromkeys(
+    ("context", "expand", OVERWRITES, REFUSES, RUNS_AS, STARTS), Callable
+)
 """The tables that the core reads, with the type of their rules."""
 
 

@@ -23,6 +23,7 @@ from tj_core.compile.transforms import USER, Ranked, Transform
 from tj_core.contract.dialects import ContextSpeller, Dialect
 from tj_core.contract.executors import Executor
 from tj_core.contract.rules import RuleTable
+from tj_core.contract.runs_as import RUNS_AS
 from tj_core.disk import Entries, cache_folder
 from tj_core.errors import ConfigError, PluginError
 from tj_core.host.config import REST, load_config
@@ -155,7 +156,7 @@ class Session:
         dialects = [record for _, record in self.plugins.dialects()]
         known = {d.namespace for d in dialects}
         dialects += [_executor_dialect(e) for e in self.executors if e.name not in known]
-        return Language(dialects, contexts)
+        return Language(dialects, contexts, self.tables.get(RUNS_AS))
 
     @property
     def expand(self) -> RuleTable[Expand]:

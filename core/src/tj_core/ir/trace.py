@@ -328,7 +328,7 @@ class Notation(Protocol):
         ...
 
     def entry(self, call: BoundSymbol) -> Callable[..., Any] | None:
-        """A faster equivalent of the resolved function for the arguments of ``call``, or None."""
+        """An equivalent of the resolved function for the arguments of ``call``, or None."""
         ...
 
     @property

@@ -14,6 +14,7 @@ from tj_core.text.roots import roots
 
 if TYPE_CHECKING:
     from tj_core.contract.dialects import ContextSpeller, Dialect
+    from tj_core.contract.rules import RuleTable
     from tj_core.ir.proxy import Proxy
     from tj_core.ir.runtime import RuntimeValues
     from tj_core.ir.trace import BoundSymbol, Trace
@@ -25,18 +26,20 @@ class Language:
     """The dialects of a session, and the spelling of its context keys.
 
     A namespace without a dialect is an importable package: its symbols print under their dotted
-    names and evaluate to what those names import.
+    names and evaluate to what those names import. ``runs_as`` is the rule table of that name.
     """
 
-    __slots__ = ("_contexts", "_dialects", "_globals")
+    __slots__ = ("_contexts", "_dialects", "_globals", "_runs_as")
 
     def __init__(
         self,
         dialects: Iterable[Dialect] = (),
         contexts: Mapping[str, ContextSpeller] | None = None,
+        runs_as: RuleTable[Any] | None = None,
     ) -> None:
         self._dialects = {d.namespace: d for d in dialects}
         self._contexts = dict(contexts or {})
+        self._runs_as = runs_as
         self._globals: dict[str, Any] = {}
 
     def print(self, trace: Trace, *, sources: bool = True, bodies: bool = True) -> str:
@@ -101,7 +104,14 @@ class Language:
         return dialect.spelled(symbol) if dialect and dialect.spelled else None
 
     def entry(self, call: BoundSymbol) -> Callable[..., Any] | None:
-        """A faster equivalent of the resolved function for the arguments of ``call``, or None."""
+        """An equivalent of the resolved function for the arguments of ``call``, or None.
+
+        By a rule of ``runs_as``, or else a faster one of the dialect.
+        """
+        rule = self._runs_as.get(call.symbol) if self._runs_as is not None else None
+        if rule is not None and (other := rule.value(call)) is not None:
+            found: Callable[..., Any] = other
+            return found
         dialect = self._dialects.get(call.symbol.namespace)
         return dialect.entry(call) if dialect and dialect.entry else None
 

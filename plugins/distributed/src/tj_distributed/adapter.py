@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from torch import distributed
 
 from tj_distributed import names
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["Members", "finish", "group_of", "has_coalesced", "in_backward", "ranks_of"]
+__all__ = [
+    "Members", "finish", "gather_out", "group_of", "has_coalesced", "in_backward", "is_on_gloo",
+    "ranks_of",
+]  # fmt: skip
 
 
 class Members:
@@ -45,6 +46,11 @@ def finish(tensor: torch.Tensor) -> None:
     names.WAIT(tensor)
 
 
+def gather_out(x: torch.Tensor, ranks: int, group: str, out: torch.Tensor) -> None:
+    """Start a gather of ``x`` into ``out``."""
+    names.ALL_GATHER_OUT(x, ranks, group, out=out)
+
+
 def group_of(name: str) -> Any:
     """The process group called ``name`` in captured programs.
 
@@ -70,5 +76,15 @@ def has_coalesced(name: str) -> bool:
     """Test if the backend of the group called ``name`` has collectives of several tensors."""
     try:
         return distributed.get_backend(group_of(name)) in ("gloo", "nccl", "fake")
+    except (RuntimeError, ValueError):
+        return False
+
+
+def is_on_gloo(name: str) -> bool:
+    """Test if gloo runs collectives of CPU tensors in the group called ``name``."""
+    if not names.look(names.GLOO):
+        return False
+    try:
+        return bool(names.backend_of(group_of(name), torch.device("cpu")).name() == "gloo")
     except (RuntimeError, ValueError):
         return False

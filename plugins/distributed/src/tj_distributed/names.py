@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tj_torch.extend import Feature, Table, forget_names, later, names_finder, names_in, say_lost
 
-__all__ = ["AGREE", "CHECKPOINTS", "NAMES", "OVERLAP", "TABLE", "WAITS", "forget", "look"]
+__all__ = ["AGREE", "CHECKPOINTS", "GLOO", "NAMES", "OVERLAP", "TABLE", "WAITS", "forget", "look"]
 
 AGREE = "ranks that agree"
 CHECKPOINTS = "shards in checkpoints"
+GLOO = "gathers at once on gloo"
 OVERLAP = "gradients by bucket"
 WAITS = "waits that end"
 
@@ -23,6 +24,7 @@ NAMES = names_in(
             "_current_graph_task_id": ("see that a backward runs", CHECKPOINTS),
         },
         "torch.ops._c10d_functional": {
+            "all_gather_into_tensor_out.default": ("gather as gloo does safely", GLOO),
             "all_reduce.default": ("start a collective, in a probe", WAITS),
             "wait_tensor.default": ("wait for a collective in a thread", AGREE),
         },
@@ -34,16 +36,19 @@ NAMES = names_in(
         },
         "torch.distributed": {
             "_DEFAULT_FIRST_BUCKET_BYTES": ("cut where the first bucket is complete", OVERLAP),
+            "ProcessGroup._get_backend": ("know that gloo runs a group's collectives", GLOO),
         },
     },
     called={
         "_get_work_registry_size": "unfinished",
         "_resolve_process_group": "resolve_group",
         "_current_graph_task_id": "backward_id",
+        "all_gather_into_tensor_out.default": "ALL_GATHER_OUT",
         "all_reduce.default": "ALL_REDUCE",
         "wait_tensor.default": "WAIT",
         "DistributedDataParallel._get_active_ddp_module": "active_ddp",
         "_DEFAULT_FIRST_BUCKET_BYTES": "FIRST_BUCKET",
+        "ProcessGroup._get_backend": "backend_of",
     },
 )
 """The names in each module, as PyTorch 2.10 to 2.15 have them, with uses and features."""
@@ -66,6 +71,12 @@ TABLE = Table(
             "a rank that waits for a collective ends with what another has found",
             "it waits as PyTorch does, and gets the error of PyTorch's backend",
             probe=later("tj_distributed.probes", "waiting"),
+        ),
+        Feature(
+            GLOO,
+            "gathers that gloo runs at once do not damage its memory",
+            "they may: gloo's threads free a text twice, and a process may end in `malloc`",
+            probe=later("tj_distributed.probes", "gathering"),
         ),
         Feature(
             OVERLAP,

@@ -37,14 +37,16 @@ def tj_options() -> type[Any]:
 
 
 @hookimpl
-def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
+def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
     from tj_torch.extend import registered
 
     from tj_distributed.facts import repeatable, started
     from tj_distributed.names import TABLE
+    from tj_distributed.schedule.gloo import gathers
     from tj_distributed.wrappers import rules
 
-    return (registered(TABLE), rules(), repeatable(), started())
+    own = (registered(TABLE), rules(), repeatable(), started())
+    return (*own, gathers()) if options.overlap else own
 
 
 @hookimpl

@@ -12,10 +12,11 @@ import torch
 from torch import distributed
 
 from tj_distributed import names
+from tj_distributed.adapter import gather_out, is_on_gloo
 from tj_distributed.groups import GROUPS
 from tj_distributed.waits import Waits
 
-__all__ = ["agreeing", "overlapping", "waiting"]
+__all__ = ["agreeing", "gathering", "overlapping", "waiting"]
 
 
 def agreeing() -> None:
@@ -50,6 +51,18 @@ def waiting() -> None:
             assert names.unfinished() == before, "a thread finds no collective of another"
         finally:
             names.WAIT(x)
+
+
+def gathering() -> None:
+    """See that gloo is known, and that a gather into a given tensor is what it runs."""
+    with _group() as made:
+        group = distributed.group.WORLD
+        if not made or group is None:
+            return
+        assert is_on_gloo(group.group_name), "a group on gloo is not known"
+        x, y = torch.ones(2), torch.zeros(2)
+        gather_out(x, 1, group.group_name, y)
+        assert torch.equal(names.WAIT(y), x), "what is gathered is another value"
 
 
 def _nothing(*error: BaseException) -> None:
