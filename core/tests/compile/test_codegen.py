@@ -9,6 +9,7 @@ import traceback
 import pytest
 from tj_core.compile.codegen import generate
 from tj_core.contract.dialects import Dialect
+from tj_core.contract.rules import RuleTable
 from tj_core.ir.proxy import NumberProxy, OpaqueProxy
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.trace import BoundSymbol, Trace
@@ -112,6 +113,17 @@ def test_a_call_runs_through_the_entry_for_its_kind_of_arguments():
     assert made.function() == (("entry", 1), ("resolved", 2), "an executor's")
     assert "op_f(1)" in made.source
     assert "op_f_1(2)" in made.source
+
+
+def test_a_rule_says_what_runs_a_call():
+    """Before the dialect's entry; None leaves the call to that."""
+    dialect = Dialect("op", (), lambda symbol: None, lambda call: lambda *args: ("entry", *args))
+    rules = RuleTable("runs_as")
+    rules.set("op.f", lambda call: (lambda x: ("rule", x)) if call.args == (1,) else None)
+    calls = op("f", 1, outputs=cell("a")), op("f", 2, outputs=cell("b"))
+    language = Language([dialect], runs_as=rules)
+    made = generate(Trace((), calls, (cell("a"), cell("b")), language=language))
+    assert made.function() == (("rule", 1), ("entry", 2))
 
 
 # ------------------------------------------------------------------------------- lifetimes

@@ -22,6 +22,7 @@ from tj_core.host.session import Session, current_session
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Context, Symbol
 from tj_core.ir.tags import Tag
+from tj_core.ir.trace import BoundSymbol
 from tj_core.namespaces import Namespace
 from tj_core.testing.numeric import MEANING, NullPlugin, NumericPlugin
 
@@ -109,6 +110,13 @@ def test_contexts_are_spelled_by_their_table():
     spell = table("context", "context.mode", lambda value: f"mode({value})")
     session = Session(plugins=[Plugin("a", tables=(spell,))])
     assert session.language.enter(Context.of(mode=3)) == ("mode(3)",)
+
+
+def test_what_runs_a_call_is_said_by_its_table():
+    rules = table("runs_as", "num.f", lambda call: max)
+    session = Session(plugins=[Plugin("a", tables=(rules,))])
+    assert session.language.entry(BoundSymbol(Symbol("num", "f"))) is max
+    assert session.language.entry(BoundSymbol(Symbol("num", "g"))) is None
 
 
 def test_two_sessions_live_side_by_side():

@@ -62,3 +62,35 @@ def reduced(fuse: bool, options: dict[str, Any]) -> dict[str, Any]:
         "started": [(o.started.operation, o.between) for o in overlaps],
         "fallbacks": [str(f.reason) for f in tj.stats(run).fallbacks],
     }
+
+
+def under_way() -> dict[str, Any]:
+    """Gathers of all kinds of tensors, in eager and jitted, and the operators that gloo runs."""
+    rank, world = distributed.get_rank(), distributed.group.WORLD
+    torch.manual_seed(rank)
+    xs = [
+        torch.randn(3), torch.randn(2, 3).to(torch.bfloat16), torch.zeros(0, 3), torch.arange(4),
+        torch.tensor([True, rank > 0]), torch.randn(2, 2, dtype=torch.cfloat).conj(),
+    ]  # fmt: skip
+
+    def single(*xs: torch.Tensor) -> list[torch.Tensor]:
+        return [wait(gather(x, 2, world.group_name)) for x in xs]
+
+    def coalesced(*xs: torch.Tensor) -> list[torch.Tensor]:
+        return [wait(x) for x in gather_coalesced(list(xs), 2, world.group_name)]
+
+    operators = torch.ops._c10d_functional
+    gather, wait = operators.all_gather_into_tensor, operators.wait_tensor
+    gather_coalesced = operators.all_gather_into_tensor_coalesced
+    found: dict[str, Any] = {"eager": [], "jitted": [], "fallbacks": [], "operators": {}}
+    for f, given in ((single, xs), (coalesced, xs[:1] * 3)):
+        run = tj.jit(f, plugins=["torch", "distributed"])
+        found["eager"] += f(*given)
+        found["jitted"] += run(*given)
+        found["fallbacks"] += [str(fallback.reason) for fallback in tj.stats(run).fallbacks]
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            run(*given)
+        started = (e for e in seen.key_averages() if e.key.startswith("_c10d_functional::all"))
+        found["operators"][f.__name__] = {e.key.partition("::")[2]: e.count for e in started}
+        found[f.__name__] = drawn(tj.last_trace(run))
+    return found

@@ -1,7 +1,7 @@
 """Gathers on gloo that may be under way at once: table ``runs_as``.
 
 When a collective has ended, gloo's thread writes its kind into a text of the group, without a lock
-(``ProcessGroupGloo::runLoop`` of PyTorch 2.12 to 2.15). A group has two threads. If both do so at
+(``ProcessGroupGloo::runLoop``; seen with PyTorch 2.12 to 2.15). A group has two threads. If both do so at
 once, they free the old text twice, and the process ends later with ``malloc(): unaligned tcache
 chunk detected`` or the like. A kind of up to 15 characters stands inside of the text's object, and
 nothing is freed. Of functional collectives, gathers alone have a longer one,
@@ -49,16 +49,14 @@ def _gather(x: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
 
     from tj_distributed.adapter import gather_out
 
-    part = x if x.ndim else x.unsqueeze(0)
-    made = part.new_empty((part.shape[0] * ranks, *part.shape[1:]))
-    # gloo has no complex numbers.
-    real = torch.view_as_real if x.is_complex() else _same
-    gather_out(real(part), ranks, group, real(made))
+    first, rest = (x.shape[0], x.shape[1:]) if x.ndim else (1, ())
+    made = x.new_empty((first * ranks, *rest))
+    if x.is_complex():  # gloo has no complex numbers
+        real = torch.view_as_real(x.resolve_conj())
+        gather_out(real, ranks, group, torch.view_as_real(made))
+    else:
+        gather_out(x, ranks, group, made)
     return made
-
-
-def _same(x: torch.Tensor) -> torch.Tensor:
-    return x
 
 
 def _gather_each(xs: Sequence[torch.Tensor], ranks: int, group: str) -> list[torch.Tensor]:
