@@ -1,10 +1,10 @@
 """Gathers on gloo that may be under way at once: table ``runs_as``.
 
 When a collective has ended, gloo's thread writes its kind into a text of the group, without a lock
-(``ProcessGroupGloo::runLoop``; seen with PyTorch 2.12 to 2.15). A group has two threads. If both do so at
-once, they free the old text twice, and the process ends later with ``malloc(): unaligned tcache
-chunk detected`` or the like. A kind of up to 15 characters stands inside of the text's object, and
-nothing is freed. Of functional collectives, gathers alone have a longer one,
+(``ProcessGroupGloo::runLoop``; seen with PyTorch 2.12 to 2.15). A group has two threads. If both
+do so at once, they free the old text twice, and the process ends later with ``malloc(): unaligned
+tcache chunk detected`` or the like. A kind of up to 15 characters stands inside of the text's
+object, and nothing is freed. Of functional collectives, gathers alone have a longer one,
 ``ALLGATHER_COALESCED``: eager rarely has two under way, programs that start them early do. The
 gather into a given tensor is an ``ALLGATHER``, with the same messages.
 """
