@@ -88,6 +88,26 @@ def test_without_waits_that_end(monkeypatch: pytest.MonkeyPatch) -> None:
     waits.wait_for(torch.ones(2), never, never)
 
 
+@pytest.mark.parametrize("lacking", needing(names.GLOO), indirect=True)
+@pytest.mark.usefixtures("lacking")
+def test_without_gathers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathers run as they are."""
+    if not distributed.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    monkeypatch.setattr(adapter, "gather_out", never)
+    with pytest.warns(tj.TjWarning, match="gathers at once on gloo"):
+        session = tj.Session(["torch", "distributed"])
+    operators, world = torch.ops._c10d_functional, "0"
+    gather, wait = operators.all_gather_into_tensor, operators.wait_tensor
+    f = tj.jit(lambda x: wait(gather(x, 1, world)), session=session)
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1, group_name=world)
+    try:
+        assert f(torch.ones(2)).tolist() == [1, 1]
+    finally:
+        distributed.destroy_process_group()
+
+
 def test_waits_in_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch 2.10 needs them; they find collectives of the forward's thread in all versions."""
     if not distributed.is_gloo_available():
