@@ -98,3 +98,25 @@ def test_a_gather_into_a_list_is_captured() -> None:
     assert said == []
     assert "all_gather" in str(tj.last_trace(g))
     assert "distributed.begin(" in str(tj.last_trace(g))
+
+
+MODES = [torch.inference_mode, torch.no_grad, torch.enable_grad]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_waits_are_in_the_modes_of_their_program(mode: Callable[[], Any]) -> None:
+    """Another thread waits, and gloo's wait for a reduction to shards writes to the result."""
+    operators = torch.ops._c10d_functional
+    start, wait = operators.reduce_scatter_tensor, operators.wait_tensor
+    world = distributed.group.WORLD
+    assert world is not None
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = wait(start(x * 2, "sum", 1, world.group_name))
+        return found
+
+    g = tj.jit(f, plugins=["torch", "distributed"])
+    with mode():
+        result, expected = g(torch.arange(3.0)), f(torch.arange(3.0))
+    assert torch.equal(result, expected)
+    assert result.is_inference() == expected.is_inference()

@@ -3,6 +3,9 @@
 PyTorch's wait cannot be left before the backend's timeout, and a rank whose partner raises instead
 of joining would stay in it. So another thread waits, and this one looks for what was found.
 
+That thread is in the inference mode and the grad mode of this one: gloo's wait for a reduction to
+shards copies into the result.
+
 A thread of PyTorch 2.10 finds none of the collectives that another has started, and its wait is
 over at once. Only a backward finds those of the thread of its forward; there, the other thread
 runs one.
@@ -69,7 +72,7 @@ class Waits:
         """Wait as the module's `wait_for` says."""
         unfinished = names.unfinished() if self.in_backward is None else 0
         wait = _in_backward(tensor) if self.in_backward else partial(finish, tensor)
-        error = self._run(wait, check)
+        error = self._run(_in_modes_of_here(wait), check)
         if unfinished:
             self.in_backward = names.unfinished() == unfinished
             if self.in_backward:
@@ -92,6 +95,17 @@ class Waits:
             check()
         self._idle.append(waiter)
         return answer[0] if answer else None
+
+
+def _in_modes_of_here(wait: _Wait) -> _Wait:
+    """``wait`` in the modes of this thread, for another one."""
+    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    def run() -> None:
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+            wait()
+
+    return run
 
 
 class _Finish(torch.autograd.Function):
