@@ -41,6 +41,8 @@ SHARE = int(os.environ.get("TJ_ONE_IN", "1"))
 SLOW = 8
 """Of the tests marked ``slow``, the default run takes one in so many."""
 
+DEVICE = os.environ.get("TJ_DEVICE")
+
 SESSIONS: dict[str, tj.Session] = {}
 """One for each list of plugins, for all files: what is remembered of calls is used again."""
 
@@ -119,6 +121,23 @@ def seeded() -> None:
 def _seed() -> None:
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> Iterator[None]:
+    """Make tensors on the device that ``TJ_DEVICE`` names, where tests name none."""
+    if DEVICE is None:
+        yield
+        return
+    import torch
+
+    with torch.device(DEVICE):
+        yield
+    if DEVICE == "cuda":
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:  # a device-side assertion: no later test of this process could run
+            os._exit(70)
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,11 @@ beside the file of ``--out``, with the ending `.md`.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib.util
 import itertools
 import json
+import os
 import platform
 import sys
 import warnings
@@ -26,7 +28,7 @@ from typing import Any
 import tj_core as tj
 import torch
 from depth import GPT
-from timing import Timing, interleaved, table
+from timing import interleaved, table
 from tj_conformance.databases.op_db import full_name
 from tj_conformance.models import MODELS, step
 from torch import nn
@@ -139,7 +141,7 @@ def models(device: str) -> dict[str, str]:
 MAKERS: Mapping[str, Callable[..., nn.Module]] = {"gpt": GPT, "llama": Llama}
 """Model makers by name: functions of layers, width, heads, words and length."""
 
-WIDTHS = (1024, 2048)
+WIDTHS = (256, 1024, 2048)
 SMALL = 64
 WORDS, LENGTH = 32000, 512
 
@@ -148,6 +150,8 @@ def training(model: nn.Module, f: Callable[..., Any], batch: tuple[Any, ...]) ->
     """Make the function that runs one training step and waits for the device."""
 
     def run() -> None:
+        if batch[0].is_cuda:  # a call of torch.compile's graphs may overwrite results of the last
+            torch.compiler.cudagraph_mark_step_begin()
         f(*batch).backward()
         model.zero_grad(set_to_none=True)
         if batch[0].is_cuda:
@@ -166,6 +170,13 @@ def systems(device: str, model: nn.Module) -> dict[str, Callable[..., Any]]:
         "tj, not fused": tj.jit(model, session=tj.Session(("autograd", "torch"))),
         "torch.compile": torch.compile(model),
     }
+    if device != "cpu":
+        rest = ("inductor", "autograd", "torch")
+        found |= {
+            "tj, Inductor": tj.jit(model, session=tj.Session(rest)),
+            "tj, Inductor, CUDA graphs": tj.jit(model, session=tj.Session(("cudagraph", *rest))),
+            "torch.compile, CUDA graphs": torch.compile(model, mode="reduce-overhead"),
+        }
     if importlib.util.find_spec("thunder"):
         import thunder
 
@@ -173,19 +184,29 @@ def systems(device: str, model: nn.Module) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def speed(device: str, small: bool, rounds: int) -> Iterator[tuple[str, dict[str, Timing]]]:
-    """Times of a training step, by system, for each model and width."""
-    for name, width in itertools.product(MAKERS, (SMALL,) if small else WIDTHS):
-        torch.manual_seed(0)
-        layers, words, length = (1, 128, 32) if small else (4, WORDS, LENGTH)
-        model = MAKERS[name](layers, width, width // 64 if width > SMALL else 4, words, length)
-        model.to(device=device, dtype=torch.bfloat16)
-        batch = tuple(torch.randint(0, words, (4, length), device=device) for _ in range(2))
-        calls = {s: training(model, f, batch) for s, f in systems(device, model).items()}
-        timings = interleaved(calls, baseline="eager", number=1 if small else 5, rounds=rounds)
-        title = f"{name}, {width} wide, bfloat16, training"
-        print(table(title, timings), flush=True)
-        yield title, dict(timings)
+def speed(device: str, name: str, width: int, rounds: int, lock: Path | None) -> Mapping[str, Any]:
+    """Times of a training step, by system; with ``lock``, no other process measures meanwhile."""
+    torch.manual_seed(0)
+    small = width == SMALL
+    layers, words, length = (1, 128, 32) if small else (4, WORDS, LENGTH)
+    model = MAKERS[name](layers, width, width // 64 if width > SMALL else 4, words, length)
+    model.to(device=device, dtype=torch.bfloat16)
+    batch = tuple(torch.randint(0, words, (4, length), device=device) for _ in range(2))
+    calls = {s: training(model, f, batch) for s, f in systems(device, model).items()}
+    works = {}
+    for system, call in calls.items():
+        try:
+            for _ in range(6):
+                call()
+            works[system] = call
+        except Exception as error:  # one that fails leaves the others' times
+            print(f"{name}, {width} wide, {system}: {type(error).__name__}: {error}"[:500])
+    with open(lock or os.devnull, "w") as file:
+        if lock is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        timings = interleaved(works, baseline="eager", number=1 if small else 5, rounds=rounds)
+    print(table(f"{name}, {width} wide, bfloat16, training", timings), flush=True)
+    return timings
 
 
 # ----------------------------------------------------------------------------- what is written
@@ -194,12 +215,13 @@ def speed(device: str, small: bool, rounds: int) -> Iterator[tuple[str, dict[str
 def markdown(found: Mapping[str, Any]) -> str:
     """The tables for docs/gpu.md."""
     lines = ["| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in found["versions"].items()), ""]
-    counts = found["operations"]
-    lines += ["| samples of op_db | |", "|---|---|", f"| right | {counts['right']} |"]
-    lines += [f"| {kind} | {len(counts[kind])} |" for kind in ("wrong", "raised")]
-    lines += ["", "| model, a training step | |", "|---|---|"]
-    lines += [f"| {name} | {said} |" for name, said in found["models"].items()]
-    for title, timings in found["speed"].items():
+    if counts := found.get("operations"):
+        lines += ["| samples of op_db | |", "|---|---|", f"| right | {counts['right']} |"]
+        lines += [f"| {kind} | {len(counts[kind])} |" for kind in ("wrong", "raised")]
+    if "models" in found:
+        lines += ["", "| model, a training step | |", "|---|---|"]
+        lines += [f"| {name} | {said} |" for name, said in found["models"].items()]
+    for title, timings in found.get("speed", {}).items():
         lines += ["", f"| {title} | milliseconds | of eager |", "|---|---|---|"]
         lines += [
             f"| {system} | {t['seconds'] * 1000:.2f} | {t['ratio']:.2f} |"
@@ -208,24 +230,41 @@ def markdown(found: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+PARTS = ("operations", "models", "speed")
+
+
 def main() -> None:
     """Parse the command line, run all parts, write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="little of everything")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--part", action="append", choices=PARTS, help="not all of it")
+    parser.add_argument("--model", action="append", choices=tuple(MAKERS), help="whose speed")
+    parser.add_argument("--width", action="append", type=int, choices=WIDTHS)
+    parser.add_argument("--lock", type=Path, help="file that processes lock while they measure")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.device != "cpu" and not torch.cuda.is_available():
         sys.exit("PyTorch finds no CUDA device")
     warnings.simplefilter("ignore")
+    parts = args.part or PARTS
+    rounds = 3 if args.small else args.rounds
+    widths = (SMALL,) if args.small else args.width or WIDTHS
     found: dict[str, Any] = {"versions": versions()}
-    found["operations"] = operations(args.device, 40 if args.small else 1, 2 if args.small else 8)
-    found["models"] = models(args.device)
-    found["speed"] = {
-        title: {system: vars(timing) for system, timing in timings.items()}
-        for title, timings in speed(args.device, args.small, 3 if args.small else args.rounds)
-    }
+    if "operations" in parts:
+        few = (40, 2) if args.small else (1, 8)
+        found["operations"] = operations(args.device, *few)
+    if "models" in parts:
+        found["models"] = models(args.device)
+    if "speed" in parts:
+        found["speed"] = {
+            f"{name}, {width} wide, bfloat16, training": {
+                system: vars(timing)
+                for system, timing in speed(args.device, name, width, rounds, args.lock).items()
+            }
+            for name, width in itertools.product(args.model or MAKERS, widths)
+        }
     text = json.dumps(found, indent=1)
     print(text)
     if args.out is not None:

@@ -91,6 +91,7 @@ def test_errors_of_the_program_are_the_programs(graphed: Any) -> None:
     assert session.recorder.replays == 0
 
 
+@pytest.mark.usefixtures("recorded")  # a bad index ends a process on a GPU
 def test_an_error_of_eagers_is_eagers_in_every_run(session: Any) -> None:
     def pick(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return torch.index_select(x * 2, 0, i) + 1

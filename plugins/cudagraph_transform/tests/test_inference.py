@@ -19,8 +19,10 @@ def program(x: torch.Tensor) -> torch.Tensor:
 
 
 def inputs(count: int, *shape: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.rand(*(shape or (2, 3)), generator=generator) for _ in range(count)]
+    generator = torch.Generator("cpu").manual_seed(0)
+    sizes = shape or (2, 3)
+    made = (torch.rand(*sizes, generator=generator, device="cpu") for _ in range(count))
+    return [x.to(torch.get_default_device()) for x in made]
 
 
 def equal(got: Any, expected: Any) -> None:
@@ -190,6 +192,7 @@ def test_two_callers_in_turns_share_a_pool(session: Any) -> None:
     assert session.recorder.captures == 2
 
 
+@pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("streams", [1, 3])
 def test_threads(session: Any, streams: int) -> None:
     f, wrong = session.jit(program), []
@@ -212,6 +215,7 @@ def test_threads(session: Any, streams: int) -> None:
     assert session.recorder.captures == streams
 
 
+@pytest.mark.usefixtures("recorded")
 def test_graphs_go_with_their_program(session: Any) -> None:
     f = session.jit(program)
     for x in inputs(3):
@@ -225,6 +229,7 @@ def test_graphs_go_with_their_program(session: Any) -> None:
     assert graph() is None
 
 
+@pytest.mark.usefixtures("recorded")
 def test_inside_of_a_capture_nothing_is_captured(session: Any) -> None:
     f, xs = session.jit(program), inputs(3)
     session.recorder.thread.capturing = True

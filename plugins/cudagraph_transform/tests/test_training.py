@@ -21,7 +21,9 @@ def network() -> nn.Module:
 
 
 def batches(count: int) -> list[torch.Tensor]:
-    return [torch.rand(2, 3, generator=torch.Generator().manual_seed(i)) for i in range(count)]
+    seeds = (torch.Generator("cpu").manual_seed(i) for i in range(count))
+    made = (torch.rand(2, 3, generator=seed, device="cpu") for seed in seeds)
+    return [x.to(torch.get_default_device()) for x in made]
 
 
 def gradients(model: nn.Module) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Sessions with the reference in nvFuser's place."""
+"""Sessions with the reference in nvFuser's place, or with nvFuser under ``TJ_DEVICE=cuda``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tj_core as tj
 import torch
+from tj_nvfuser.bindings import NvFuser
 from tj_nvfuser.testing.plugin import ReferencePlugin
 from tj_nvfuser.testing.reference import Reference
 
 if TYPE_CHECKING:
-    from tj_nvfuser.bindings import Run
+    from tj_nvfuser.bindings import Run, Target
 
 PLUGINS = ("autograd", "torch")
 
@@ -60,13 +61,18 @@ def said(x: Any) -> Any:
     return str(x.dtype).removeprefix("torch."), list(x.shape), list(x.stride())
 
 
+def target() -> Target:
+    """The reference, or nvFuser where tests make tensors on a GPU."""
+    return NvFuser() if torch.get_default_device().type == "cuda" else Kept()
+
+
 @pytest.fixture
 def fusing() -> Any:
     """``tj.jit`` in a session that fuses and verifies all; a failing region is an error."""
 
     def jit(f: Any, options: dict[str, Any] | None = None, strict: bool = True, **more: Any) -> Any:
         overrides = {"check": 2, "strict": strict, "nvfuser_reference": options or {}}
-        session = tj.Session((ReferencePlugin(Kept()), *PLUGINS), overrides=overrides)
+        session = tj.Session((ReferencePlugin(target()), *PLUGINS), overrides=overrides)
         return tj.jit(f, session=session, **more)
 
     return jit

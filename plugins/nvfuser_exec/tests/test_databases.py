@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from tj_conformance.databases.op_db import full_name
+from tj_conformance.oracle.device import device
 from tj_conformance.oracle.layouts import LAYOUTS, NOT_STRIDED
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep.exact import wrong
@@ -59,7 +60,7 @@ def differences(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", op_db[7::EVERY] if EVERY > 1 else op_db, ids=full_name)
 def test_operations(op: Any, dtype: torch.dtype, fusing: Any) -> None:
-    if dtype not in op.supported_dtypes("cpu"):
+    if dtype not in op.supported_dtypes(device()):
         pytest.skip(f"{dtype} has no kernel on CPUs")
     jitted = fusing(lambda *args, **kwargs: op.op(*args, **kwargs), OPTIONS, dynamic=False)
     assert differences(op, jitted, dtype, None) == []
@@ -69,7 +70,7 @@ def test_operations(op: Any, dtype: torch.dtype, fusing: Any) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", op_db[5::EVERY] if EVERY > 1 else op_db, ids=full_name)
 def test_operations_of_other_strides(op: Any, layout: str, fusing: Any) -> None:
-    if torch.float32 not in op.supported_dtypes("cpu") or full_name(op) in NOT_STRIDED:
+    if torch.float32 not in op.supported_dtypes(device()) or full_name(op) in NOT_STRIDED:
         pytest.skip("no strided samples in float32 on CPUs")
     jitted = fusing(lambda *args, **kwargs: op.op(*args, **kwargs), OPTIONS, dynamic=False)
     found = differences(op, jitted, torch.float32, LAYOUTS[layout])
@@ -80,7 +81,7 @@ def test_operations_of_other_strides(op: Any, layout: str, fusing: Any) -> None:
 
 @pytest.mark.parametrize("op", op_db[3::EVERY] if EVERY > 1 else op_db, ids=full_name)
 def test_operations_of_sizes_that_are_symbols(op: Any, fusing: Any) -> None:
-    if torch.float32 not in op.supported_dtypes("cpu"):
+    if torch.float32 not in op.supported_dtypes(device()):
         pytest.skip("float32 has no kernel on CPUs")
     jitted = fusing(lambda *args, **kwargs: op.op(*args, **kwargs), OPTIONS, dynamic=True)
     found = differences(op, jitted, torch.float32, None)

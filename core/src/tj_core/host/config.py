@@ -105,7 +105,9 @@ CORE_KEYS = tuple(f.name for f in fields(CoreOptions))
 """The core's keys, which no plugin can have as its name."""
 
 
-OF_TESTS = ("TJ_FULL", "TJ_SAMPLE", "TJ_ONE_IN", "TJ_FUZZ", "TJ_FUZZ_FRONTEND", "TJ_FUZZ_FX")
+OF_TESTS = (
+    "TJ_FULL", "TJ_SAMPLE", "TJ_ONE_IN", "TJ_DEVICE", "TJ_FUZZ", "TJ_FUZZ_FRONTEND", "TJ_FUZZ_FX",
+)  # fmt: skip
 """Environment variables of tj's own tests."""
 
 

@@ -15,6 +15,7 @@ from tj_core.extend import notes
 
 from tj_conformance.databases import op_db
 from tj_conformance.databases.op_db import full_name, operations
+from tj_conformance.oracle.device import device
 from tj_conformance.oracle.result import Kind, Problem, Result
 from tj_conformance.oracle.twins import clone_tree
 
@@ -54,7 +55,7 @@ def error_arguments(op: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = list(op.error_inputs("cpu"))
+        found = list(op.error_inputs(device()))
     for error_input in found:
         sample = error_input.sample_input
         yield (sample.input, *sample.args), sample.kwargs

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from tj_conformance.databases.known import UNDEFINED
 from tj_conformance.databases.op_db import full_name, sample_arguments
 from tj_conformance.oracle.compare import compare, differences, seeded
+from tj_conformance.oracle.device import device
 from tj_conformance.oracle.result import Kind, Problem, Result
 from tj_conformance.oracle.twins import clone_tree
 
@@ -131,7 +132,7 @@ def module_graphs(info: Any, *, training: bool, count: int = 2) -> Iterator[tupl
     """
     torch.manual_seed(0)
     inputs = info.module_inputs_func(
-        info, device="cpu", dtype=torch.float32, requires_grad=training, training=training
+        info, device=device(), dtype=torch.float32, requires_grad=training, training=training
     )
     for sample in itertools.islice(inputs, count):
         if sample.forward_input is not None:

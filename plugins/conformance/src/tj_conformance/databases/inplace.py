@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from tj_conformance.databases.known import UNDEFINED
 from tj_conformance.databases.op_db import full_name, operations, sample_arguments
+from tj_conformance.oracle.device import device
 from tj_conformance.oracle.result import Result
 from tj_conformance.programs.aliasing import Jit, Scene, check, stateless
 
@@ -67,7 +68,7 @@ def foreach_operations(dtype: torch.dtype) -> list[Any]:
     return [
         op
         for op in entries
-        if op.inplace_variant is not None and dtype in op.supported_dtypes("cpu")
+        if op.inplace_variant is not None and dtype in op.supported_dtypes(device())
     ]
 
 
@@ -99,7 +100,7 @@ def run_foreach(op: Any, dtype: torch.dtype, *, count: int = 4, jit: Jit = tj.ji
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        found = op.sample_inputs("cpu", dtype, num_input_tensors=[3])
+        found = op.sample_inputs(device(), dtype, num_input_tensors=[3])
         samples = [
             ((s.input, *s.args), {k: v for k, v in s.kwargs.items() if k not in _OF_THE_TESTS})
             for s in itertools.islice(found, count)

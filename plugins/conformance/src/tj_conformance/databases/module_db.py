@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tj_conformance.oracle.compare import differences, seeded
+from tj_conformance.oracle.device import device
 from tj_conformance.oracle.nearness import doubled, judged
 from tj_conformance.oracle.result import Result
 from tj_conformance.oracle.twins import clone_tree
@@ -24,7 +25,7 @@ def modules(dtype: torch.dtype = torch.float32) -> list[Any]:
     """The entries of module_db that support ``dtype`` on the CPU."""
     from torch.testing._internal.common_modules import module_db
 
-    return [m for m in module_db if dtype in m.supported_dtypes("cpu")]
+    return [m for m in module_db if dtype in m.supported_dtypes(device())]
 
 
 def run_module(
@@ -34,7 +35,7 @@ def run_module(
     result = Result(info.name)
     torch.manual_seed(0)
     inputs = info.module_inputs_func(
-        info, device="cpu", dtype=torch.float32, requires_grad=training, training=training
+        info, device=device(), dtype=torch.float32, requires_grad=training, training=training
     )
     for number, sample in enumerate(itertools.islice(inputs, count)):
         if sample.forward_input is not None:
@@ -50,7 +51,7 @@ def module_calls(info: Any, *, training: bool, count: int = 2) -> Iterator[tuple
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         inputs = info.module_inputs_func(
-            info, device="cpu", dtype=torch.float32, requires_grad=training, training=training
+            info, device=device(), dtype=torch.float32, requires_grad=training, training=training
         )
         taken = list(itertools.islice(inputs, count))
     for sample in taken:
@@ -92,7 +93,7 @@ def _build(info: Any, sample: Any, training: bool) -> torch.nn.Module:
     torch.manual_seed(3)
     given = sample.constructor_input
     module: torch.nn.Module = info.module_cls(*given.args, **given.kwargs)
-    return module.to("cpu", torch.float32).train(training)
+    return module.to(device(), torch.float32).train(training)
 
 
 def _outcome(

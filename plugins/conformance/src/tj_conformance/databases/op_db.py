@@ -13,6 +13,7 @@ import torch
 
 from tj_conformance.databases.known import UNDEFINED
 from tj_conformance.oracle.compare import call_differences, seeded
+from tj_conformance.oracle.device import device
 from tj_conformance.oracle.result import Result
 from tj_conformance.oracle.twins import clone_tree
 
@@ -24,7 +25,7 @@ def operations(dtype: torch.dtype | None = torch.float32) -> list[Any]:
     from torch.testing._internal.common_methods_invocations import op_db
 
     _call_seeded_operations_directly()
-    return [op for op in op_db if dtype is None or dtype in op.supported_dtypes("cpu")]
+    return [op for op in op_db if dtype is None or dtype in op.supported_dtypes(device())]
 
 
 def full_name(op: Any) -> str:
@@ -48,7 +49,7 @@ def sample_arguments(op: Any, dtype: torch.dtype, count: int | None, grad: bool)
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some samples are of features that warn
-        samples = op.sample_inputs("cpu", dtype, requires_grad=grad)
+        samples = op.sample_inputs(device(), dtype, requires_grad=grad)
         taken = list(itertools.islice(samples, count))
     for sample in taken:
         yield (sample.input, *sample.args), sample.kwargs

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from rich.console import Console
 from tj_core.extend import TjError
 
@@ -35,6 +37,7 @@ def parser(prog: str = "tj conformance executor") -> argparse.ArgumentParser:
         help="operations of op_db, as in '*norm' (several: --op A --op B)",
     )  # fmt: skip
     made.add_argument("--dtype", metavar="NAME", action="append", choices=DTYPES)
+    made.add_argument("--device", metavar="NAME", help="where tensors are, as cuda; PyTorch's own")
     made.add_argument("--part", metavar="K/N", type=part_of, default=ALL, help="of the operations")
     made.add_argument("--seconds", type=float, default=float("inf"), help="no new operation after")
     amount = made.add_mutually_exclusive_group()
@@ -53,7 +56,12 @@ def parser(prog: str = "tj conformance executor") -> argparse.ArgumentParser:
 def main(arguments: list[str], find: Callable[[str], Subject] = subject) -> int:
     """Run the command; 1 if the executor, which ``find`` finds by its name, has a fault."""
     given = parser().parse_args(arguments)
-    tested = find(given.name)
+    with torch.device(given.device) if given.device else contextlib.nullcontext():
+        return _run(given, find(given.name))
+
+
+def _run(given: argparse.Namespace, tested: Subject) -> int:
+    """Run the kit, show and write what it found; 1 if that is a fault."""
     region = tested.executor.fusion is not None
     operations = given.part.of(matching(given.op, region=region))
     if not operations:

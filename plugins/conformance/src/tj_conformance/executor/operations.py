@@ -15,6 +15,7 @@ from tj_conformance.databases.known import UNDEFINED
 from tj_conformance.databases.op_db import full_name, operations, sample_arguments
 from tj_conformance.executor.calls import Call
 from tj_conformance.executor.running import continued, led
+from tj_conformance.oracle.device import device
 from tj_conformance.oracle.layouts import NOT_STRIDED
 
 __all__ = ["DTYPES", "Operation", "function", "matching", "operation"]
@@ -43,13 +44,13 @@ class Operation:
     @property
     def dtypes(self) -> tuple[str, ...]:
         """The names of the data types that it supports on the CPU, the usual ones first."""
-        found = self.entry.supported_dtypes("cpu")
+        found = self.entry.supported_dtypes(device())
         return tuple(name for name in DTYPES if getattr(torch, name) in found)
 
     def differentiable(self, dtype: str, *, second: bool = False) -> bool:
         """Decide if the operation has gradients, or second ones, in ``dtype``."""
         supported = self.entry.supports_gradgrad if second else self.entry.supports_autograd
-        kinds = self.entry.supported_backward_dtypes("cpu")
+        kinds = self.entry.supported_backward_dtypes(device())
         return bool(supported) and getattr(torch, dtype) in kinds
 
     def calls(self, dtype: str, count: int | None) -> Iterator[Call]:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from tj_conformance.databases.known import UNDEFINED
 from tj_conformance.databases.op_db import full_name, operations, sample_arguments
 from tj_conformance.oracle.compare import call_differences, differences, seeded
+from tj_conformance.oracle.device import device
 from tj_conformance.oracle.result import Kind, Problem, Result
 from tj_conformance.oracle.twins import clone_tree
 
@@ -37,7 +38,7 @@ def differentiable_operations(dtype: torch.dtype, *, second: bool = False) -> li
     return [
         op
         for op in operations(dtype)
-        if getattr(op, wanted) and dtype in op.supported_backward_dtypes("cpu")
+        if getattr(op, wanted) and dtype in op.supported_backward_dtypes(device())
     ]
 
 

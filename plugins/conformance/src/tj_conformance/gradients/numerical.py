@@ -12,6 +12,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 from torch.utils import _pytree as pytree
 
 from tj_conformance.databases.op_db import full_name
+from tj_conformance.oracle.device import device
 from tj_conformance.oracle.result import Kind, Problem, Result
 
 __all__ = ["run_gradcheck"]
@@ -33,7 +34,7 @@ def run_gradcheck(
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        samples = op.sample_inputs("cpu", dtype, requires_grad=True)
+        samples = op.sample_inputs(device(), dtype, requires_grad=True)
         for number, sample in enumerate(samples):
             if number == count:
                 break

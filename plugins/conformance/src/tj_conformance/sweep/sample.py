@@ -14,6 +14,7 @@ from tj_conformance.databases.known import UNDEFINED
 from tj_conformance.databases.op_db import full_name, sample_arguments
 from tj_conformance.gradients.gradients import first_gradients
 from tj_conformance.oracle.compare import seeded
+from tj_conformance.oracle.device import device
 from tj_conformance.oracle.twins import clone_tree, twin
 
 __all__ = ["Eager", "Sample", "samples"]
@@ -68,7 +69,7 @@ def samples(op: Any, dtype: torch.dtype, count: int | None) -> Iterator[Sample]:
 
     Of operations that have none in ``dtype``, none does.
     """
-    differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes(device())
     for number, (args, kwargs) in enumerate(sample_arguments(op, dtype, count, differentiable)):
         if number % 2:
             args, kwargs = pytree.tree_map(_without_gradients, (args, kwargs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import Dialect, RuleTable, Transform, hookimpl
 from tj_torch.extend import registered
@@ -15,16 +15,22 @@ from tj_cudagraph.testing.recorder import Recorder
 from tj_cudagraph.transform import graph_segments
 from tj_cudagraph.waits import waits
 
+if TYPE_CHECKING:
+    from tj_cudagraph.testing.counted import Counted
+
 __all__ = ["RecorderPlugin"]
 
 
 class RecorderPlugin:
-    """tj-cudagraph for CPUs; its attribute `recorder` counts captures and replays."""
+    """tj-cudagraph for CPUs; its attribute `recorder` counts captures and replays.
+
+    With ``counted``, CUDA's own graphs take the recorder's place.
+    """
 
     tj_name = "cudagraph_recorder"
 
-    def __init__(self) -> None:
-        self.recorder = Recorder()
+    def __init__(self, counted: Counted | None = None) -> None:
+        self.recorder: Recorder | Counted = counted or Recorder()
 
     @hookimpl
     def tj_options(self) -> type[Any]:
@@ -43,5 +49,5 @@ class RecorderPlugin:
 
     @hookimpl
     def tj_transforms(self, options: Options) -> tuple[Transform, ...]:
-        """The transform, for CPUs."""
-        return (graph_segments(options, "cpu"),)
+        """The transform, for the device of the graphs."""
+        return (graph_segments(options, "cpu" if isinstance(self.recorder, Recorder) else "cuda"),)
