@@ -143,6 +143,7 @@ MAKERS: Mapping[str, Callable[..., nn.Module]] = {"gpt": GPT, "llama": Llama}
 
 WIDTHS = (256, 1024, 2048)
 SMALL = 64
+LAYERS = 2
 WORDS, LENGTH = 32000, 512
 
 
@@ -188,7 +189,7 @@ def speed(device: str, name: str, width: int, rounds: int, lock: Path | None) ->
     """Times of a training step, by system; with ``lock``, no other process measures meanwhile."""
     torch.manual_seed(0)
     small = width == SMALL
-    layers, words, length = (1, 128, 32) if small else (4, WORDS, LENGTH)
+    layers, words, length = (1, 128, 32) if small else (LAYERS, WORDS, LENGTH)
     model = MAKERS[name](layers, width, width // 64 if width > SMALL else 4, words, length)
     model.to(device=device, dtype=torch.bfloat16)
     batch = tuple(torch.randint(0, words, (4, length), device=device) for _ in range(2))
@@ -204,6 +205,9 @@ def speed(device: str, name: str, width: int, rounds: int, lock: Path | None) ->
     with open(lock or os.devnull, "w") as file:
         if lock is not None:
             fcntl.flock(file, fcntl.LOCK_EX)
+        for system in list(works):  # a fault of the device ends the process: say whose it is
+            print(f"{name}, {width} wide: {system} again", flush=True)
+            works[system]()
         timings = interleaved(works, baseline="eager", number=1 if small else 5, rounds=rounds)
     print(table(f"{name}, {width} wide, bfloat16, training", timings), flush=True)
     return timings

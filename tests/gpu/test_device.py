@@ -143,6 +143,26 @@ def test_a_training_step_in_a_graph_of_the_users(jit: Any) -> None:
         close([p.grad for p in model.parameters()], [*wanted], rtol=1e-3, atol=1e-4)
 
 
+def test_graphs_beside_those_of_torch_compile(jit: Any) -> None:
+    """torch.compile frees the workspaces of cuBLAS, which no graph may still write to."""
+    torch.manual_seed(0)
+    eager = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
+    mine, theirs = copy.deepcopy(eager), copy.deepcopy(eager)
+    f, other = jit(mine), torch.compile(theirs, mode="reduce-overhead")
+    for i in range(8):
+        x = torch.randn(256, 512)
+        for run in (f, other, eager):
+            torch.compiler.cudagraph_mark_step_begin()
+            run(x).square().sum().backward()
+        torch.cuda.synchronize()
+        if i % 2:
+            torch.cuda.empty_cache()
+            torch.full((2**24,), float("nan"))  # what is free has garbage
+    for model in (mine, theirs):
+        grads = ([p.grad for p in m.parameters()] for m in (model, eager))
+        close(*map(list, grads), rtol=1e-3, atol=1e-3)
+
+
 def test_graphs_free_their_memory(jit: Any, kind: str) -> None:
     def used() -> int:
         gc.collect()

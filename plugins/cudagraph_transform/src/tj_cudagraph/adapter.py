@@ -1,11 +1,10 @@
-"""CUDA graphs of PyTorch: the only file of the plugin that uses names of ``torch.cuda``.
-
-It has not run on a GPU.
-"""
+"""CUDA graphs of PyTorch: the only file of the plugin that uses names of ``torch.cuda``."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -52,26 +51,26 @@ class CudaGraphs:
 
 
 class CudaPool:
-    """Memory pool of one device, and a stream to capture on.
+    """Memory pool of one device, a stream to warm up on, and one to capture on.
 
-    Warm-up runs use that stream, so that per-stream workspaces of libraries (cuBLAS) exist before
-    the first capture, and outside of the pool. A replay runs on the current stream.
+    A replay runs on the current stream. See `own_stream` for the stream of captures.
     """
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.stream: Any = torch.cuda.Stream(index)
+        self.warming: Any = torch.cuda.Stream(index)
+        self.capturing = own_stream(index)
         self.handle = torch.cuda.graph_pool_handle()
 
     def warm_up(self, run: Run) -> Tensors:
         """See `tj_cudagraph.device.Pool.warm_up`."""
         current = torch.cuda.current_stream(self.index)
-        self.stream.wait_stream(current)
+        self.warming.wait_stream(current)
         try:
-            with torch.cuda.stream(self.stream):
+            with torch.cuda.stream(self.warming):
                 results = run()
         finally:
-            current.wait_stream(self.stream)
+            current.wait_stream(self.warming)
         for result in results:  # memory of the stream's, which the caller uses on another
             result.record_stream(current)
         return results
@@ -86,8 +85,34 @@ class CudaPool:
         with (
             torch.cuda.device(self.index),
             torch.cuda.graph(
-                graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"
+                graph, pool=self.handle, stream=self.capturing, capture_error_mode="thread_local"
             ),
         ):
             results = run()
         return graph.replay, results
+
+
+NON_BLOCKING = 1
+"""CU_STREAM_NON_BLOCKING: work on the default stream does not wait for a capture, or end it."""
+
+
+def own_stream(index: int) -> Any:
+    """Make a stream of device ``index`` on which no other code has run or will.
+
+    PyTorch keeps a workspace of cuBLAS for each stream that had a matrix product, outside of the
+    memory of any graph, and `torch.compile` with graphs of its own frees all of them
+    (``clear_cublas_manager``). A graph that was captured with one would write to memory that is
+    free, or gone. On a stream without one, the capture allocates it in the pool of the graph.
+    PyTorch's own streams are 32 per priority, and shared. The stream is never destroyed: PyTorch
+    knows workspaces by addresses of streams, and another stream could get this one's.
+
+    :raises RuntimeError: if the driver makes none.
+    """
+    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    made = ctypes.c_void_p()
+    with torch.cuda.device(index):
+        torch.cuda.current_blas_handle()  # makes the device's context current
+        error = driver.cuStreamCreate(ctypes.byref(made), NON_BLOCKING)
+    if error or made.value is None:
+        raise RuntimeError(f"the driver makes no stream for CUDA graphs (error {error})")
+    return torch.cuda.ExternalStream(made.value, device=index)
