@@ -14,6 +14,7 @@ from pathlib import Path
 __all__ = ["load"]
 
 INCLUDES = (
+    "nvidia/cu13/include",
     "nvidia/cuda_runtime/include",
     "nvidia/cuda_nvcc/include",
     "torch/include",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+import torch.nn.functional as F
 from tj_core.extend import (
     Body,
     BoundSymbol,
@@ -153,6 +154,25 @@ def test_chains_of_norms_are_cut(norms: int, segments: int, fusing: Any) -> None
     torch.testing.assert_close(jitted(x), f(x))
     (use,) = tj.explain(jitted).regions
     assert use.kernel.fused.source.count("fd.ops.segment_set") == segments - 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_an_upcast_is_made_for_each_use(dtype: torch.dtype, fusing: Any) -> None:
+    """nvFuser 0.2.36 stops at an upcast that a variance, a mean and a difference take."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = F.gelu(x).float()
+        scale = (torch.var(y, 1, correction=0, keepdim=True) + 1e-5).rsqrt()
+        return ((y - y.mean(1, keepdim=True)) * scale).to(dtype)
+
+    jitted = fusing(f)
+    x = X(8, 32).to(dtype)
+    torch.testing.assert_close(jitted(x), f(x))
+    (use,) = tj.explain(jitted).regions
+    source = use.kernel.fused.source
+    upcasts = re.findall(r"(t\d+) = fd.ops.cast\(\w+, dtype=DataType.Float\)", source)
+    assert len(upcasts) >= 4
+    assert [len(re.findall(rf"\b{name}\b", source)) for name in upcasts] == [2] * len(upcasts)
 
 
 def proxy(name: str, *shape: int) -> TensorProxy:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -78,18 +79,39 @@ class CudaPool:
     def capture(self, run: Run) -> tuple[Callable[[], None], Tensors]:
         """See `tj_cudagraph.device.Pool.capture`.
 
-        Other threads may allocate memory meanwhile: their calls are not captured
-        (``thread_local``).
+        Other threads may allocate memory and draw random numbers meanwhile: their calls are not
+        captured (``thread_local``).
         """
         graph = torch.cuda.CUDAGraph()
-        with (
-            torch.cuda.device(self.index),
-            torch.cuda.graph(
-                graph, pool=self.handle, stream=self.capturing, capture_error_mode="thread_local"
-            ),
-        ):
-            results = run()
+        with torch.cuda.device(self.index):
+            # What `torch.cuda.graph` does, whose beginning would take milliseconds of the swap.
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            with torch.cuda.stream(self.capturing):
+                with random_state_left(self.index):
+                    graph.capture_begin(pool=self.handle, capture_error_mode="thread_local")
+                try:
+                    results = run()
+                finally:
+                    graph.capture_end()
         return graph.replay, results
+
+
+@contextlib.contextmanager
+def random_state_left(index: int) -> Iterator[None]:
+    """Let captures that begin inside have a state of random numbers of their own.
+
+    ``CUDAGraph.capture_begin`` marks the state of the device's default generator, and draws raise
+    in every thread until the capture ends; after one that fails, for ever ("Offset increment
+    outside graph capture encountered unexpectedly"). No call of a segment draws.
+    """
+    generator = torch.cuda.default_generators[index]
+    own = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(generator.clone_state())
+    try:
+        yield
+    finally:
+        generator.graphsafe_set_state(own)
 
 
 NON_BLOCKING = 1

@@ -116,7 +116,8 @@ class Definition:
     ``places`` maps a symbol to its place in the inputs; None for a definition that will not run.
     ``device`` is the type of device that it runs on. ``reshaped`` maps the name of a reshape to its
     source, ``chains`` the name of a value to the number of reductions before it, ``cut`` the name
-    of a value to its name in the segment that it begins.
+    of a value to its name in the segment that it begins, ``upcasts`` the name of a cast from 16
+    bits to its source. ``used`` are the names of those that some operation takes.
     """
 
     places: Mapping[str, SizePlace] | None = None
@@ -127,6 +128,8 @@ class Definition:
     reshaped: dict[str, Value] = field(default_factory=dict)
     chains: dict[str, int] = field(default_factory=dict)
     cut: dict[str, str] = field(default_factory=dict)
+    upcasts: dict[str, Value] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
 
     @property
     def text(self) -> str:
@@ -183,7 +186,7 @@ class Definition:
         if p.ndim > 1:  # said always: else nvFuser may choose the order of the inputs
             order = list(dense_order(p))
             value = self.op("stride_order", (value.dtype, value.shape), value, stride_order=order)
-        self.line("fd.add_output", value)
+        self.line("fd.add_output", self.upcast_again(value))
 
     # -------------------------------------------------------------------- operations
 
@@ -194,7 +197,7 @@ class Definition:
 
     def ops(self, name: str, metas: Sequence[Meta], *args: Any, **kwargs: Any) -> list[Value]:
         """Append ``fd.ops.NAME`` with several results."""
-        args = tuple(self.segmented(x, name in REDUCTIONS) for x in args)
+        args = tuple(self.upcast_again(self.segmented(x, name in REDUCTIONS)) for x in args)
         place = len(self.lines)
         names = [f"t{place}"] if len(metas) == 1 else [f"t{place}_{i}" for i in range(len(metas))]
         self.line(f"{', '.join(names)} = fd.ops.{name}", *args, **kwargs)
@@ -212,9 +215,25 @@ class Definition:
         if not isinstance(x, Value):
             return x
         if reduced and x.name not in self.cut and self.chains.get(x.name, 0) >= MOST_CHAINED:
+            given = self.upcast_again(x)
             self.cut[x.name] = f"t{len(self.lines)}"
-            self.line(f"{self.cut[x.name]} = fd.ops.segment_set", x)
+            self.line(f"{self.cut[x.name]} = fd.ops.segment_set", given)
         return replace(x, name=self.cut[x.name]) if x.name in self.cut else x
+
+    def upcast_again(self, x: Any) -> Any:
+        """An argument; an upcast that something else takes is made again.
+
+        nvFuser 0.2.36 stops ("Multiple use of replicated upcast tensor") where one that three
+        operations take stands at the border of a segment.
+        """
+        if isinstance(x, list | tuple):
+            return [self.upcast_again(v) for v in x]
+        if not isinstance(x, Value) or x.name not in self.upcasts:
+            return x
+        if x.name in self.used:
+            return self._cast(self.upcasts[x.name], x.dtype)
+        self.used.add(x.name)
+        return x
 
     def cast(self, value: Value, dtype: str) -> Value:
         """Cast ``value`` to ``dtype``.
@@ -234,7 +253,10 @@ class Definition:
         return value if value.dtype == dtype else self._cast(value, dtype)
 
     def _cast(self, value: Value, dtype: str) -> Value:
-        return self.op("cast", (dtype, value.shape), value, dtype=_dtype(dtype))
+        made = self.op("cast", (dtype, value.shape), value, dtype=_dtype(dtype))
+        if value.dtype in ("Half", "BFloat16"):
+            self.upcasts[made.name] = value
+        return made
 
     def bounded(self, value: Value, dtype: str) -> Value:
         """``value`` with NaN for numbers that overflow ``dtype``, if PyTorch's cast makes NaN of

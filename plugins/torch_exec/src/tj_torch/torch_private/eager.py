@@ -50,6 +50,7 @@ ATTENTION = "kernels of attention"
 CONVOLUTIONS = "gradients of convolutions"
 
 _STRIDES = ("know the strides of its results", OPERATORS)
+_HOST = "know that random state is on the CPU", RUNS
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch": {
@@ -175,11 +176,13 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "_batch_norm_no_update.default": _STRIDES,
         "_batch_norm_with_update.default": _STRIDES,
         "_batch_norm_with_update_functional.default": _STRIDES,
+        "_efficient_attention_forward.default": _HOST,
         "_log_softmax_backward_data.default": _STRIDES,
         "_native_batch_norm_legit.default": _STRIDES,
         "_native_batch_norm_legit.no_stats": _STRIDES,
         "_native_batch_norm_legit_functional.default": _STRIDES,
         "_native_batch_norm_legit_no_training.default": _STRIDES,
+        "_scaled_dot_product_efficient_attention.default": _HOST,
         "_unsafe_view.default": ("have a view that is none for autograd", VIEWS),
     },
     "torch.overrides": {
@@ -235,11 +238,13 @@ _CALLED = {
     "_batch_norm_no_update.default": "batch_norm_no_update",
     "_batch_norm_with_update.default": "batch_norm_with_update",
     "_batch_norm_with_update_functional.default": "batch_norm_with_update_functional",
+    "_efficient_attention_forward.default": "efficient_attention_forward",
     "_log_softmax_backward_data.default": "log_softmax_backward",
     "_native_batch_norm_legit.default": "native_batch_norm_legit",
     "_native_batch_norm_legit.no_stats": "native_batch_norm_legit_no_stats",
     "_native_batch_norm_legit_functional.default": "native_batch_norm_legit_functional",
     "_native_batch_norm_legit_no_training.default": "native_batch_norm_legit_no_training",
+    "_scaled_dot_product_efficient_attention.default": "efficient_attention",
     "_unsafe_view.default": "unsafe_view",
     "get_dynamic_layer_stack_depth": "level_depth",
     "get_inplace_requires_grad_allowed": "writes_may_change_requires_grad",

@@ -1,4 +1,4 @@
-"""Fake tensor modes whose tensors have the strides of PyTorch's kernels.
+"""Fake tensor modes whose tensors have the strides and devices of PyTorch's kernels.
 
 Private names for fake tensors stand in `tj_torch.torch_private.ops`, but for the mode's class.
 """
@@ -14,6 +14,7 @@ from unittest import mock
 
 import torch
 
+from tj_torch.ops.fakes.devices import on_their_devices
 from tj_torch.ops.fakes.strides import corrected, may_differ
 
 __all__ = ["corrected_fake_kernels", "fake_mode"]
@@ -67,7 +68,7 @@ def _kernels_decide_dropout() -> Iterator[None]:
 
 def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = dispatch(self, func, types, args, kwargs or {})
+        result = on_their_devices(self, func, dispatch(self, func, types, args, kwargs or {}))
         return corrected(func, args, kwargs or {}, result) if may_differ(func) else result
 
     return run
