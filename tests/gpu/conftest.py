@@ -67,6 +67,17 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def as_installed(kind: str) -> Callable[..., Any]:
+    """``tj.jit`` in a session that does not verify, and falls back with a warning."""
+    made = session(kind, strict=False, check=0)
+
+    def jitted(f: Any, **more: Any) -> Any:
+        return tj.jit(f, session=made, **more)
+
+    return jitted
+
+
+@pytest.fixture
 def jit(kind: str) -> Callable[..., Any]:
     """``tj.jit`` in a session of this kind."""
     made = session(kind)

@@ -186,6 +186,7 @@ def test_where_values_of_kernels_are_compared_there_are_no_graphs(graphed: Any) 
     assert session.recorder.counts == (0, 0, 0)
 
 
+@pytest.mark.usefixtures("recorded")
 def test_the_trace_reads_back_and_says_what_is_outside(graphed: Any) -> None:
     session = graphed()
     f = session.jit(drawn)

@@ -19,6 +19,7 @@ OTHERS = (X[:2], X.t().contiguous().t(), X.double(), X[:, :1].expand(3, 4), X[:0
 """``X`` in other shapes, strides and data types."""
 
 
+@pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("static", [True, False])
 def test_inputs_of_other_metadata_have_other_graphs(static: bool) -> None:
     recorder = Recorder()

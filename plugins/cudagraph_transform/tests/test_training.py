@@ -117,7 +117,7 @@ class GPT(nn.Module):
 
     def forward(self, words: torch.Tensor) -> Any:
         """Logits and loss."""
-        x = self.words(words) + self.places(torch.arange(words.shape[1]))
+        x = self.words(words) + self.places(torch.arange(words.shape[1], device=words.device))
         shape = (*words.shape, 2, 4)
         q, k, v = (y.view(shape).transpose(1, 2) for y in self.attention(self.first(x)).split(8, 2))
         found = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -171,6 +171,7 @@ def test_models_train_and_infer(name: str, graphed: Any) -> None:
     assert session.recorder.replays > trained
 
 
+@pytest.mark.usefixtures("recorded")
 def test_regions_of_an_executor_that_fuses_stand_in_segments(
     graphed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

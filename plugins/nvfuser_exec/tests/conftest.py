@@ -67,6 +67,13 @@ def target() -> Target:
 
 
 @pytest.fixture
+def on_reference() -> None:
+    """Skip tests that are about the reference, or change it."""
+    if torch.get_default_device().type != "cpu":
+        pytest.skip("about the reference, which is for CPUs")
+
+
+@pytest.fixture
 def fusing() -> Any:
     """``tj.jit`` in a session that fuses and verifies all; a failing region is an error."""
 

@@ -43,7 +43,9 @@ def test_attention(dtype: torch.dtype, scale: Any, causal: bool, fusing: Any) ->
         found = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
         return found.transpose(1, 2).to(dtype) + 1
 
-    values = inputs(dtype, (2, 4, 16, 32), (2, 4, 24, 32), (2, 4, 24, 32))
+    # With fewer queries than keys, those of CUDA see the last keys, and not the first.
+    length = 24 if causal else 16
+    values = inputs(dtype, (2, 4, length, 32), (2, 4, 24, 32), (2, 4, 24, 32))
     jitted = fusing(f, SDPA)
     got, expected = trained(jitted, values), trained(eager, values)
     for mine, exact in zip(got, expected, strict=True):
@@ -69,6 +71,7 @@ def test_attention_of_many_sizes(fusing: Any) -> None:
     assert tj.stats(jitted).misses == 1
 
 
+@pytest.mark.usefixtures("on_reference")
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -31,6 +31,7 @@ def only_inside(jitted: Any) -> None:
     assert any("_to_copy" in name or "_scaled_mm" in name for name in names)
 
 
+@pytest.mark.usefixtures("on_reference")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_casts_to_8_bits_are_eagers(dtype: torch.dtype, fusing: Any) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
@@ -67,6 +68,7 @@ def test_what_would_be_infinite_runs_in_eager() -> None:
     assert "no infinite float8_e5m2" in declined(lambda x: x.to(E5), Reference(), VALUES)
 
 
+@pytest.mark.usefixtures("on_reference")
 def test_integers_run_in_eager() -> None:
     text = declined(lambda x: x.to(E4), Reference(), torch.arange(9))
     assert "no casts between integers and float8" in text
@@ -103,6 +105,7 @@ def test_scaled_products(fusing: Any) -> None:
         only_inside(jitted)
 
 
+@pytest.mark.usefixtures("on_reference")
 def test_scaled_products_that_nvfuser_has_not() -> None:
     fast = scaled(out_dtype=torch.bfloat16, use_fast_accum=True)
     assert "sums of less precision" in declined(fast, Reference(), *factors())

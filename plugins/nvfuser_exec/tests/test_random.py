@@ -64,6 +64,7 @@ def test_dropout(f: Any, fusing: Any) -> None:
     assert tj.stats(jitted).fallbacks == ()
 
 
+@pytest.mark.usefixtures("on_reference")
 def test_numbers_are_drawn_once_and_in_the_region(fusing: Any) -> None:
     jitted = fusing(dropped, RANDOM)
     fitting(jitted)
@@ -109,6 +110,7 @@ def test_eagers_numbers_where_values_are_compared() -> None:
     assert torch.equal(*results)
 
 
+@pytest.mark.usefixtures("on_reference")
 def test_a_region_that_fails_draws_once_too() -> None:
     class Failing(Reference):
         def build(self, text: str) -> Run:

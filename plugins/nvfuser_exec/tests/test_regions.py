@@ -329,6 +329,7 @@ def chain(x: torch.Tensor) -> torch.Tensor:
     return (x * 2).exp() + 1
 
 
+@pytest.mark.usefixtures("on_reference")
 @pytest.mark.parametrize(
     ("when", "said"), [("defined", "ASSERT"), ("run", "ASSERT"), ("typed", "dtype")]
 )
@@ -351,6 +352,7 @@ def test_a_region_that_fails_runs_without_nvfuser(
     assert "returns what its operations return" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("on_reference")
 def test_other_sizes_that_fail_run_one_by_one() -> None:
     """nvFuser compiles a definition for other sizes when these come, and may fail then."""
 
@@ -381,6 +383,7 @@ def test_options_are_checked() -> None:
             Options(**{name: 0})
 
 
+@pytest.mark.usefixtures("on_reference")
 def test_equal_definitions_are_built_once() -> None:
     built: list[str] = []
 
@@ -396,6 +399,7 @@ def test_equal_definitions_are_built_once() -> None:
     assert len(built) == len(set(built)) == 2
 
 
+@pytest.mark.usefixtures("on_reference")
 def test_what_it_leaves_another_executor_fuses() -> None:
     """Two executors that fuse, in one program: the first is asked first."""
     pytest.importorskip("tj_inductor")

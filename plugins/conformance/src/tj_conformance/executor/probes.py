@@ -138,9 +138,11 @@ def raises(jit: Jit, f: Function, call: Call, kind: str) -> None:
     """A program that raises after the call, in its first and in later runs, and not in others."""
 
     def program(at: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return f(*args, **kwargs), torch.take(torch.arange(3.0), at)
+        return f(*args, **kwargs), torch.take(torch.arange(3.0, device="cpu"), at)
 
-    right, wrong = (Call((torch.tensor([n]), *call.args), call.kwargs) for n in (1, 7))
+    # On the CPU: a GPU notes a bad index later, and all that runs in the process fails from then.
+    places = (torch.tensor([n], device="cpu") for n in (1, 7))
+    right, wrong = (Call((at, *call.args), call.kwargs) for at in places)
     eager(program, right, kind)
     for order in ((wrong, right, right), (right, wrong, right)):
         jitted = jit(program)

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from tj_conformance.executor.calls import Call
 from tj_conformance.executor.comparison import Differs, same_call
 from tj_conformance.gradients.gradients import first_gradients, second_gradients
+from tj_conformance.oracle.device import random_state
 from tj_conformance.oracle.nearness import doubled
 from tj_conformance.oracle.twins import clone_tree
 
@@ -152,4 +153,4 @@ def _seed() -> None:
 def _state() -> Any:
     numpy = sys.modules.get("numpy")
     others = None if numpy is None else str(numpy.random.get_state())
-    return torch.get_rng_state().tolist(), random.getstate(), others
+    return [x.tolist() for x in random_state()], random.getstate(), others

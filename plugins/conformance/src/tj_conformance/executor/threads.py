@@ -11,6 +11,7 @@ import torch
 
 from tj_conformance.executor.comparison import Differs, same
 from tj_conformance.executor.running import EagerRaises, Function, copies, eager, run
+from tj_conformance.oracle.device import random_state, restore_random_state
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -105,13 +106,13 @@ def threads(jit: Callable[..., Any], f: Function, call: Call, kind: str) -> None
 
 
 def _draws(f: Function, call: Call, kind: str) -> bool:
-    before = torch.get_rng_state()
+    before = random_state()
     eager(f, call, kind)
     torch.manual_seed(11)
-    same_state = torch.get_rng_state()
+    same_state = random_state()
     eager(f, call, kind)
-    drawn = not torch.equal(same_state, torch.get_rng_state())
-    torch.set_rng_state(before)
+    drawn = not all(map(torch.equal, same_state, random_state()))
+    restore_random_state(before)
     return drawn
 
 
