@@ -1,4 +1,4 @@
-"""What users write for GPUs, in each configuration, against eager."""
+"""Programs that users write for GPUs, in each configuration, against eager."""
 
 from __future__ import annotations
 
