@@ -344,7 +344,7 @@ def test_training_with_nccl(group: Any, how: str) -> None:
 
 
 def test_what_a_user_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is installed, no option: fused by nvFuser, forward and backward."""
+    """A session with all plugins and no option fuses by nvFuser, forward and backward."""
     for name in ("TJ_STRICT", "TJ_CHECK", "TJ_DISABLE", "TJ_PLUGINS", "TJ_FULLGRAPH"):
         monkeypatch.delenv(name, raising=False)
     session = tj.Session()
