@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_core.extend import Decline, Device, Session, TjWarning
+from tj_core.extend import Decline, Device, Session, Symbol, TjWarning
 from tj_nvfuser.bindings import NvFuser, Run
 from tj_nvfuser.executor import nvfuser_executor
 from tj_nvfuser.operators import Operators
@@ -239,7 +239,7 @@ def declined(jitted: Any) -> str:
     ("f", "why"),
     [
         (lambda x: (x.t().reshape(-1), torch.cat((x, x)), x.clone()), "compute nothing"),
-        (lambda x: x.sin() + 1, "at least"),
+        (lambda x: x.sin() + 1, "needs 3 calls"),
         (lambda x: torch.zeros(3).sin().cos().exp() + 1, "no tensor"),
         (lambda x: torch.polar(x, x) * 2 + 1, "complex"),
         (lambda x: (x.to(torch.int8) * 2 + 1).abs(), "int8"),
@@ -299,6 +299,8 @@ def test_cuda_tensors_are_taken_and_others_are_not() -> None:
     assert fusion.can_fuse(on("cuda:0", "cpu", "cuda:0")) is True, "a number on the CPU"
     assert isinstance(fusion.can_fuse(on("cpu", "cpu", "cpu")), Decline)
     assert isinstance(fusion.can_fuse(on("cpu", "cuda:0", "cuda:0")), Decline)
+    spread = on("cuda:0", "cpu", "cuda:0").replace(symbol=Symbol.parse("aten.copy.default"))
+    assert "is on cpu" in str(fusion.can_fuse(spread)), "nvFuser would leave it there"
     several = [on("cuda:0", "cuda:0", "cuda:0"), on("cuda:1", "cuda:1", "cuda:1")]
     assert "several devices" in str(fusion.check(several))
 

@@ -73,21 +73,24 @@ class Operators:
         seeded = states([call])
         for p in without_tensors(call).flat_args:
             if p.name not in seeded:
-                self.value(p, dtypes, argument=True)
+                self.value(p, dtypes, number=operation.computes)
         made = [
             p
             for i, p in enumerate(leaves(call.outputs))
             if isinstance(p, Proxy) and (operation.makes is None or i in operation.makes)
         ]
         for p in made:
-            self.value(p, dtypes, argument=False)
+            self.value(p, dtypes, number=False)
             if isinstance(p, TensorProxy) and not makes_views(call):
                 dense_order(p)
         if not any(isinstance(p, TensorProxy) for p in made):
             raise Refused("it returns no tensor")
 
-    def value(self, p: Proxy, dtypes: Collection[str], argument: bool) -> None:
+    def value(self, p: Proxy, dtypes: Collection[str], number: bool) -> None:
         """Check that a region takes ``p`` in a call that takes ``dtypes``.
+
+        With ``number``, it may be a tensor on the CPU without dimensions, which nvFuser reads as a
+        number. Where it would be spread alone, nvFuser leaves the result on the CPU, and stops.
 
         :raises Refused: if not.
         """
@@ -99,11 +102,11 @@ class Operators:
             raise Refused(f"{p.name} is no tensor")
         if p.subclass is not None or p.layout != "strided" or p.flags:
             raise Refused(f"{p.name} is no plain tensor")
-        self._tensor(p, dtypes, argument)
+        self._tensor(p, dtypes, number)
 
-    def _tensor(self, p: TensorProxy, dtypes: Collection[str], argument: bool) -> None:
-        number = argument and p.device.type == "cpu" and not p.shape
-        if p.device.type not in self.target.devices and not number:
+    def _tensor(self, p: TensorProxy, dtypes: Collection[str], number: bool) -> None:
+        read = number and p.device.type == "cpu" and not p.shape
+        if p.device.type not in self.target.devices and not read:
             raise Refused(f"{p.name} is on {p.device}")
         if p.dtype.name not in dtypes:
             raise Refused(f"no kernels for {p.dtype.name}")
