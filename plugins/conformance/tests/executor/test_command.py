@@ -69,6 +69,31 @@ def test_json_without_a_file_is_printed(capsys: pytest.CaptureFixture[str]) -> N
     assert "0 findings" in err
 
 
+def test_tensors_are_on_the_device(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = []
+
+    class Asked:
+        tj_name = "asked"
+
+        @hookimpl
+        def tj_executors(self) -> tuple[Executor, ...]:
+            import torch
+
+            claims: RuleTable[Claim] = RuleTable("claim")
+            claims.set("torch.tanh", Claim(torch.tanh, self.note))
+            return (Executor("asked", claims),)
+
+        def note(self, call: Any) -> Decline:
+            asked.append(call.flat_args[0].device.type)
+            return Decline("it is not implemented")
+
+    arguments = ["asked", "--op", "tanh", "--dtype", "float32", "--fast"]
+    assert run([*arguments, "--device", "meta"], Asked()) == 0
+    assert set(asked) == {"meta"}
+    assert run(arguments, Asked()) == 0
+    assert set(asked) == {"meta", "cpu"}
+
+
 def test_a_part_and_no_time_for_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["picky", "--op", "tanh", "--op", "sin", "--op", "cos", "--fast", "--seconds", "0"]
     files = ["--html", str(tmp_path / "a.html"), "--json"]
