@@ -12,13 +12,24 @@ import torch
 
 from tj_onednn.names import (
     CONVOLUTION,
+    INT8_PRODUCT,
+    INT8_WEIGHT_PRODUCT,
     LINEAR,
     PACK_CONVOLUTION,
     PACK_LINEAR,
     without_dispatch_modes,
 )
 
-__all__ = ["CONVOLUTION", "LINEAR", "PACK_CONVOLUTION", "PACK_LINEAR", "apart", "version"]
+__all__ = [
+    "CONVOLUTION",
+    "INT8_PRODUCT",
+    "INT8_WEIGHT_PRODUCT",
+    "LINEAR",
+    "PACK_CONVOLUTION",
+    "PACK_LINEAR",
+    "apart",
+    "version",
+]
 
 # The arguments of the operators:
 # LINEAR: x, weight, bias or None, post operation, its numbers, its algorithm. The weight is
@@ -26,6 +37,9 @@ __all__ = ["CONVOLUTION", "LINEAR", "PACK_CONVOLUTION", "PACK_LINEAR", "apart", 
 # CONVOLUTION: x, weight, bias or None, padding, stride, dilation, groups, post operation, its
 # numbers, its algorithm.
 # PACK_LINEAR: weight, rows; the weight in the layout that is best for so many rows.
+# INT8_PRODUCT: int8 [m, k], int8 [k, n]; the sums, int32.
+# INT8_WEIGHT_PRODUCT: bfloat16 [m, k], int8 [n, k], bfloat16 [n]; the weight's rows are multiplied
+# by the last.
 # PACK_CONVOLUTION: weight, padding, stride, dilation, groups, sizes of the input.
 
 

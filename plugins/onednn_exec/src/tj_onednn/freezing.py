@@ -21,11 +21,10 @@ from tj_core.extend import (
     Trace,
     TraceEditor,
     Transform,
-    requires_grad,
 )
 
 from tj_onednn.executor import FROZEN, PackedExecutor
-from tj_onednn.layers import CONVOLUTION, LINEAR
+from tj_onednn.layers import CONVOLUTION, LINEAR, takes_gradients
 
 if TYPE_CHECKING:
     from tj_onednn.packing import Frozen, Weights
@@ -46,11 +45,10 @@ def freezing() -> Transform:
 
 def _apply(trace: Trace, context: PassContext) -> Trace | Outcome:
     weights = next((e.weights for e in context.executors if isinstance(e, PackedExecutor)), None)
-    trains = any(requires_grad(p) for call in trace.calls for p in call.flat_outs)
     names = {name for call in trace.calls if (name := _weight(call)) is not None}
     places = [i for i, p in enumerate(trace.inputs) if p.name in names]
     # An optimizer writes to the weights of a program that trains.
-    if weights is None or trains or not places:
+    if weights is None or takes_gradients(trace) or not places:
         return trace
     editor = TraceEditor(trace, context.tags)
     editor.append(*trace.calls)

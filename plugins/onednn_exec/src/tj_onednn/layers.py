@@ -5,14 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from tj_core.extend import requires_grad
 
 from tj_onednn.names import PRODUCTS, lost
 from tj_onednn.operands import tensors_of
 
 if TYPE_CHECKING:
-    from tj_core.extend import BoundSymbol
+    from tj_core.extend import BoundSymbol, Trace
 
-__all__ = ["CONVOLUTION", "LINEAR", "NO_PRODUCT", "disabled", "no_images", "product_in"]
+__all__ = [
+    "CONVOLUTION",
+    "LINEAR",
+    "NO_PRODUCT",
+    "disabled",
+    "no_images",
+    "product_in",
+    "takes_gradients",
+]
 
 LINEAR = "torch.nn.functional.linear"
 CONVOLUTION = "torch.conv2d"
@@ -44,3 +53,14 @@ def no_images(call: BoundSymbol) -> str | None:
     if any(isinstance(value, str) for value in given):
         return "its padding is computed from other arguments"
     return None if tensors_of(call.flat_args)[0].ndim == 4 else "it is no batch of images"
+
+
+def takes_gradients(trace: Trace) -> bool:
+    """Decide if a value that ``trace`` computes requires a gradient."""
+    return any(map(_takes_gradients, trace.calls))
+
+
+def _takes_gradients(call: BoundSymbol) -> bool:
+    # Where gradients are off, views of parameters require them all the same.
+    views = {alias.output for alias in call.effects.aliases if alias.kind == "arg"}
+    return any(requires_grad(p) for i, p in enumerate(call.flat_outs) if i not in views)

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from tj_torch.extend import Feature, Table, forget_names, later, names_finder, names_in, say_lost
 
-__all__ = ["CONVOLUTIONS", "NAMES", "PACKED", "PRODUCTS", "TABLE", "forget", "look", "lost"]
+__all__ = ["CONVOLUTIONS", "INT8", "NAMES", "PACKED", "PRODUCTS", "TABLE", "forget", "look", "lost"]
 
 PRODUCTS = "products of oneDNN"
 CONVOLUTIONS = "convolutions of oneDNN"
 PACKED = "packed weights"
+INT8 = "products of int8"
 
 NAMES = names_in(
     {
-        "torch": {"Tensor._version": ("see that a packed weight was written", PACKED)},
+        "torch": {"Tensor._version": ("see that a weight was written", PACKED, INT8)},
+        "torch.ops.aten": {
+            "_int_mm.default": ("multiply int8", INT8),
+            "_weight_int8pack_mm.default": ("multiply by weights of int8", INT8),
+        },
         "torch.ops.mkldnn": {
             "_convolution_pointwise.default": (
                 "run a convolution and what follows", CONVOLUTIONS, PACKED,
@@ -31,9 +36,11 @@ NAMES = names_in(
     called={
         "_convolution_pointwise.default": "CONVOLUTION",
         "_disable_current_modes": "without_dispatch_modes",
+        "_int_mm.default": "INT8_PRODUCT",
         "_linear_pointwise.default": "LINEAR",
         "_reorder_convolution_weight.default": "PACK_CONVOLUTION",
         "_reorder_linear_weight.default": "PACK_LINEAR",
+        "_weight_int8pack_mm.default": "INT8_WEIGHT_PRODUCT",
     },
 )  # fmt: skip
 """The names in each module, as PyTorch 2.10 to 2.15 have them, with uses and features."""
@@ -62,6 +69,12 @@ TABLE = Table(
             "frozen weights are in the layout that oneDNN multiplies fastest",
             "weights stay as they are, with freeze, too",
             probe=later("tj_onednn.probes", "packed"),
+        ),
+        Feature(
+            INT8,
+            "layers that options choose run in int8",
+            "they run in the data types of the program",
+            probe=later("tj_onednn.probes", "int8"),
         ),
     ),
 )

@@ -20,7 +20,8 @@ class Options:
     folder of all plugins; ``"none"`` keeps nothing. ``freeze``: parameters are not written any
     more, so that inference may pack the weights of layers. ``epilogues``: a layer and the
     activation that follows are one call, where that is faster; for programs that no other executor
-    fuses.
+    fuses. ``int8``: patterns of paths of modules whose layers round weights and activations to int8
+    in inference; ``int8_weights``: those that round weights alone.
     """
 
     choose: Literal["measure", "always"] = "measure"
@@ -30,6 +31,13 @@ class Options:
     cache_dir: str | None = None
     freeze: bool = False
     epilogues: bool = False
+    int8: tuple[str, ...] = ()
+    int8_weights: tuple[str, ...] = ()
+
+    @property
+    def rounds(self) -> bool:
+        """True if layers may run in int8."""
+        return bool(self.int8 or self.int8_weights)
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:

@@ -56,24 +56,26 @@ def tj_options() -> type[Any]:
 
 @hookimpl
 def tj_tags(options: Options) -> tuple[Tag, ...]:
-    if not options.freeze:
-        return ()
-    from tj_onednn.freezing import tag
+    from tj_onednn import freezing
+    from tj_onednn.int8 import transform
 
-    return (tag(),)
+    frozen = (freezing.tag(),) if options.freeze else ()
+    return (*frozen, transform.tag()) if options.rounds else frozen
 
 
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
-    if not options.freeze:
-        return ()
     from tj_onednn.freezing import freezing
+    from tj_onednn.int8.transform import quantising
 
-    return (freezing(),)
+    frozen = (freezing(),) if options.freeze else ()
+    return (*frozen, quantising(options)) if options.rounds else frozen
 
 
 @hookimpl
 def tj_executors(options: Options) -> tuple[Executor, ...]:
     from tj_onednn.executor import onednn_executors
+    from tj_onednn.int8.executor import int8_executor
 
-    return onednn_executors(options)
+    products = onednn_executors(options)
+    return (int8_executor(), *products) if options.rounds else products

@@ -6,7 +6,7 @@ import torch
 
 from tj_onednn import adapter, kernels, packing
 
-__all__ = ["convolutions", "packed", "products"]
+__all__ = ["convolutions", "int8", "packed", "products"]
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -45,3 +45,12 @@ def packed() -> None:
     assert all(f.packed for f in kept), "a weight is not packed"
     weight[0, 1:2].mul_(1)  # no bit is another
     assert frozen.written, "a write is not noticed"
+
+
+def int8() -> None:
+    """See that sums of the largest integers are exact, and that weights alone may be int8."""
+    x, weight = torch.full((3, 64), 127, dtype=torch.int8), torch.full((5, 64), -127).to(torch.int8)
+    assert bool((adapter.INT8_PRODUCT(x, weight.t()) == -(127**2) * 64).all()), "sums saturate"
+    one, ones = torch.ones(1, 64, dtype=torch.bfloat16), torch.ones(5, dtype=torch.bfloat16)
+    found = adapter.INT8_WEIGHT_PRODUCT(one, weight, ones).float()
+    _close(found, torch.full((1, 5), -127.0 * 64))

@@ -1,0 +1,1 @@
+"""Layers in int8: weights, or weights and activations, in inference."""

@@ -1,0 +1,34 @@
+"""The executor of layers in int8: weights are rounded once, and again after a write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable
+
+from tj_onednn.int8 import kernels
+from tj_onednn.int8.cache import Rounded, kept
+from tj_onednn.int8.layers import DECLINED, LAYERS
+
+__all__ = ["int8_executor"]
+
+
+def int8_executor() -> Executor:
+    """Make the executor."""
+    claims: RuleTable[Claim] = RuleTable("claim")
+    claims.set(kernels.QUANTISE, Claim(kept, state=Rounded))
+    claims.set(kernels.DYNAMIC, Claim(kernels.dynamic, traceable=True))
+    claims.set(kernels.WEIGHTS, Claim(kernels.weights_only, traceable=True))
+    for name in LAYERS:
+        claims.set(name, Claim(_never, _reason))
+    return Executor("onednn_int8", claims)
+
+
+_never: Callable[..., Any] = kernels.dynamic
+"""The implementation of layers that the transform has left as they are: no check takes one."""
+
+
+def _reason(call: BoundSymbol) -> Decline:
+    """The reason that the transform has found, for `tj.explain`."""
+    return Decline(str(call.tags.get(DECLINED, "it was made after layers were chosen")))
