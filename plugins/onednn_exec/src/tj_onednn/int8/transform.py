@@ -55,7 +55,7 @@ def quantising(options: Options) -> Transform:
     def apply(trace: Trace, context: PassContext) -> Trace | Outcome:
         if not any(layer(call) is not None for call in trace.calls):
             return trace
-        if takes_gradients(trace) or trace.stage is Stage.JOINT:
+        if takes_gradients(trace):
             return context.decline(Decline("the program takes gradients, and int8 has none"))
         return _Quantising(options, trace, context).quantised()
 
