@@ -31,7 +31,7 @@ ROOMS = {
     "tj_torch": (
         "installation", "torch_private", "runtime", "ops", "guards", "eager", "functionalize",
         "glue", "capture", "dispatch", "package", "backend", "extend", "internal", "demo", "doctor",
-        "new_plugin", "plugin",
+        "differences", "new_plugin", "plugin",
     ),
     "tj_torch.ops": (
         "errors", "fakes", "sizes", "values", "naming", "context", "settings", "facts", "expansion",
@@ -55,7 +55,8 @@ ROOMS = {
     ),
     "tj_onednn": (
         "options", "availability", "timing", "store", "names", "adapter", "kernels", "packing",
-        "operands", "layers", "choice", "epilogues", "executor", "freezing", "probes", "plugin",
+        "operands", "layers", "choice", "epilogues", "executor", "freezing", "int8", "probes",
+        "plugin",
     ),
     "tj_nvfuser": (
         "options", "availability", "refusal", "draws", "layouts", "definition", "operations",

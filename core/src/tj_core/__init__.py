@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tj_core.host.session import Session
     from tj_core.ir.stage import Stage
     from tj_core.ir.trace import Trace
+    from tj_core.looking.comparison import compare
     from tj_core.looking.pages import report
     from tj_core.looking.views import (
         diff,
@@ -34,6 +35,7 @@ __all__ = [
     "TjError",
     "TjWarning",
     "Trace",
+    "compare",
     "diff",
     "explain",
     "export",
@@ -54,6 +56,7 @@ _HOMES = {
     "TjError": "errors",
     "TjWarning": "errors",
     "Trace": "ir.trace",
+    "compare": "looking.comparison",
     "diff": "looking.views",
     "explain": "looking.views",
     "export": "packages",

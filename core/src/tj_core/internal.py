@@ -34,6 +34,7 @@ from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import Operation, SizeTree, normal_size, parse_size
 from tj_core.ir.symbol import AUGMENTED, BACKWARD, FORWARD, INVERSE
 from tj_core.ir.tags import NEW_VALUE_OF
+from tj_core.looking.comparison import DIFFERENCES, Figures
 from tj_core.looking.notebook import callable_html
 from tj_core.looking.pages import PAGES, Page
 from tj_core.looking.programs import CompiledProgram
@@ -45,6 +46,7 @@ from tj_core.verify.wellformed import same_metadata
 __all__ = [
     "AUGMENTED",
     "BACKWARD",
+    "DIFFERENCES",
     "FORWARD",
     "FUNCTION",
     "INVERSE",
@@ -55,6 +57,7 @@ __all__ = [
     "PAGES",
     "STATE",
     "CompiledProgram",
+    "Figures",
     "Fragment",
     "Operation",
     "Page",
