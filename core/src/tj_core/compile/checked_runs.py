@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.results import Run, given_values, in_memory, unequal
 from tj_core.contract.decline import LEAVE_OUT
+from tj_core.contract.executors import STATE
 from tj_core.errors import PluginError
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import map_tree
@@ -68,12 +69,13 @@ class Checks:
 class FirstRun:
     """A placeholder for the kernel of ``call``, under the global ``name``, until its first run.
 
-    ``alive`` are results of the program's kernels that are still in use, by their memory.
+    ``alive`` are results of the program's kernels that are still in use, by their memory. A kernel
+    with state may return again what the state keeps: ``own`` is the memory of its results so far.
     ``program`` is the function in whose globals the placeholder stands; a weak reference, to avoid
     a reference cycle.
     """
 
-    __slots__ = ("alive", "call", "kernel", "name", "owner", "program", "runtime")
+    __slots__ = ("alive", "call", "keeps", "kernel", "name", "own", "owner", "program", "runtime")
 
     def __init__(
         self,
@@ -90,6 +92,8 @@ class FirstRun:
         self.owner = owner
         self.name = name
         self.alive = alive
+        self.keeps = any(resource.startswith(STATE) for resource in call.effects.ordered)
+        self.own: set[Hashable] = set()
         self.program: ReferenceType[Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -107,10 +111,14 @@ class FirstRun:
         """The kernel's result, checked against the trace; ``held`` is further memory in use."""
         call = self.call
         given = given_values(call, args, kwargs)
-        run = Run(given, self.runtime, call.effects, {*self.alive, *held})
+        run = Run(given, self.runtime, call.effects, {*self.alive, *held} - self.own)
         result = self.kernel(*args, **kwargs)
         for problem in run.problems(call.outputs, result):
             raise self.error(problem)
+        if (
+            self.keeps
+        ):  # before `alive`: a program may run for the first time on two threads at once
+            self.own = {memory for memory, _ in in_memory(call.outputs, result, self.runtime)}
         note_alive(self.alive, call.outputs, result, self.runtime)
         return result
 

@@ -151,8 +151,9 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     """The parts of a value by their places in it; None for a leaf."""
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
+    names = getattr(value, "_fields", None)  # of a named tuple
+    if isinstance(value, tuple) and names is not None:
+        return dict(zip(names, value, strict=True))
     if isinstance(value, (tuple, list)):
         return dict(enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

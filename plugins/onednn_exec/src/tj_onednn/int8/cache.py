@@ -1,8 +1,11 @@
-"""Rounded weights, kept by a program's call from run to run."""
+"""Rounded weights, kept from run to run, and made again after a write."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -10,49 +13,73 @@ from tj_onednn.adapter import version
 from tj_onednn.int8.kernels import quantise
 from tj_onednn.packing import Frozen
 
-__all__ = ["Rounded", "kept"]
+if TYPE_CHECKING:
+    from tj_core.extend import BoundSymbol
+
+__all__ = ["Cache", "Rounded", "kept"]
 
 Tensor = torch.Tensor
-Made = tuple[Tensor, Tensor]
+Key: TypeAlias = "tuple[int, bool, str]"
 
 
-class Rounded:
-    """The weight of one call in int8, and what it was made of.
+@dataclass(eq=False)
+class Made:
+    """What `quantise` has made of a weight, which is held: no other tensor gets its address."""
 
-    It holds the memory of the weight, so that no other tensor gets the address.
+    frozen: Frozen
+    seen: int
+    results: tuple[Tensor, Tensor]
+
+    def of(self, weight: Tensor) -> bool:
+        """Decide if ``weight`` is the one, and was not written since."""
+        mine = self.frozen
+        same = mine.weight.data_ptr() == weight.data_ptr() and mine.of(weight)
+        # Another tensor on the same memory may have a version counter of its own.
+        return same and not mine.written and version(weight) == self.seen
+
+
+@dataclass
+class Cache:
+    """Rounded weights of living programs.
+
+    Programs of one function, such as those for other sizes, share them. Two calls in one program
+    do not: to the program, results of two calls are two pieces of memory.
     """
 
-    __slots__ = ("last",)
+    table: MutableMapping[Key, Made] = field(default_factory=WeakValueDictionary)
 
-    def __init__(self, call: Any = None) -> None:
-        # One tuple, replaced at once: a program may run on several threads.
-        self.last: tuple[Frozen, int, Made] | None = None
+    def state(self, call: BoundSymbol) -> Rounded:
+        """Make the state of ``call``."""
+        return Rounded(self, call.label)
 
-    def of(self, weight: Tensor, transposed: bool) -> Made:
-        """The rounded ``weight``: kept, or made now if it was written or is another one."""
+
+@dataclass(eq=False)
+class Rounded:
+    """The state of the call ``label``: what it returned last."""
+
+    cache: Cache
+    label: str
+    last: Made | None = None
+
+    def of(self, weight: Tensor, transposed: bool) -> tuple[Tensor, Tensor]:
+        """Find the rounded ``weight``, or round it."""
         last = self.last
-        if last is not None:
-            frozen, seen, made = last
-            same = frozen.weight.data_ptr() == weight.data_ptr() and frozen.of(weight)
-            # Another tensor on the same memory may have a version counter of its own.
-            if same and not frozen.written and version(weight) == seen:
-                return made
-        return self.make(weight, transposed)
-
-    def make(self, weight: Tensor, transposed: bool) -> Made:
-        """Round ``weight``, and keep what is made if its writes are counted."""
-        try:
+        if last is not None and last.of(weight):
+            return last.results
+        # Nobody counts writes to these. (A detached one has a counter, which stays at zero.)
+        if weight.is_inference():
+            return quantise(weight, transposed)
+        key = weight.data_ptr(), transposed, self.label
+        found = self.cache.table.get(key)
+        if found is None or not found.of(weight):
             # Before the weight is read: a write on another thread is seen next time.
             frozen, seen = Frozen(weight.detach(), version(weight)), version(weight)
-        # "Inference tensors do not track version counter."
-        except RuntimeError:
-            self.last = None
-            return quantise(weight, transposed)
-        made = quantise(weight, transposed)
-        self.last = frozen, seen, made
-        return made
+            found = Made(frozen, seen, quantise(weight, transposed))
+            self.cache.table[key] = found
+        self.last = found
+        return found.results
 
 
-def kept(weight: Tensor, transposed: bool = False, *, state: Rounded) -> Made:
-    """Compute `quantise`, or find it in ``state``."""
+def kept(weight: Tensor, transposed: bool = False, *, state: Rounded) -> tuple[Tensor, Tensor]:
+    """Compute `quantise`, or find its results in ``state``."""
     return state.of(weight, transposed)

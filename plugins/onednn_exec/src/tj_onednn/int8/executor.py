@@ -8,7 +8,7 @@ from typing import Any
 from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable
 
 from tj_onednn.int8 import kernels
-from tj_onednn.int8.cache import Rounded, kept
+from tj_onednn.int8.cache import Cache, kept
 from tj_onednn.int8.layers import DECLINED, LAYERS
 
 __all__ = ["int8_executor"]
@@ -17,7 +17,7 @@ __all__ = ["int8_executor"]
 def int8_executor() -> Executor:
     """Make the executor."""
     claims: RuleTable[Claim] = RuleTable("claim")
-    claims.set(kernels.QUANTISE, Claim(kept, state=Rounded))
+    claims.set(kernels.QUANTISE, Claim(kept, state=Cache().state))
     claims.set(kernels.DYNAMIC, Claim(kernels.dynamic, traceable=True))
     # Not traceable: Inductor has a lowering of the product, which fails on a vector of ones.
     claims.set(kernels.WEIGHTS, Claim(kernels.weights_only))

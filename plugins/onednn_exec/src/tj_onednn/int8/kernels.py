@@ -55,7 +55,8 @@ def weights_only(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None 
 
 def _scales(rows: Tensor) -> Tensor:
     """Compute the scale of each row, float32 ``[rows, 1]``."""
-    largest = torch.linalg.vector_norm(rows, torch.inf, -1, keepdim=True)
+    # Not `torch.linalg.vector_norm`, which refuses a matrix without rows.
+    largest = rows.abs().amax(-1, keepdim=True)
     return (largest / LARGEST).clamp_min(LEAST)
 
 

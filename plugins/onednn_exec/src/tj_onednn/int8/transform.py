@@ -102,7 +102,7 @@ class _Quantising:
             return None
         constant = self.constant(operands.weight, operands.transposed)
         reason = self.reason(call, operands, constant)
-        if reason is not None:
+        if reason is not None or constant is None:
             return Replacement((call.replace(tags=call.tags.add(DECLINED, reason)),))
         before, (weight, scales) = self.rounded(*constant, edit)
         bias = operands.bias
@@ -129,7 +129,7 @@ class _Quantising:
         return chosen(_path(call), self.options.int8_weights)
 
     def constant(self, value: Proxy, transposed: bool) -> tuple[TensorProxy, bool] | None:
-        """What a module owns, of which ``value`` is the cast or transposed value; else None."""
+        """The module's tensor that ``value`` is, perhaps cast or transposed; else None."""
         maker = self.makers.get(value.name)
         if maker is not None and maker.flat_args:
             source = maker.flat_args[0]
@@ -137,8 +137,9 @@ class _Quantising:
                 return self.constant(source, transposed)
             if maker.symbol.qualname in TRANSPOSITIONS:
                 return self.constant(source, not transposed)
-        owned = isinstance(value, TensorProxy) and STATIC in value.tags
-        return (value, transposed) if owned else None
+        if isinstance(value, TensorProxy) and STATIC in value.tags:
+            return value, transposed
+        return None
 
     def rounded(
         self, weight: TensorProxy, transposed: bool, edit: CallEditor
