@@ -163,6 +163,30 @@ def test_a_tied_weight_is_rounded_once(rounding: Any) -> None:
     assert symbols(jitted).count(QUANTISE) == 2
 
 
+class Integers(torch.nn.Module):
+    """A layer whose weight is int8, as libraries make it that round weights."""
+
+    def __init__(self, by_rows: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        weight = torch.randint(-127, 128, (48, 64), dtype=torch.int8)
+        self.register_buffer("weight", weight if by_rows else weight.t().contiguous().t())
+        self.register_buffer("scale", torch.rand(48, 1) / 100)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x, self.weight.to(x.dtype).t()) * self.scale.view(-1)
+
+
+def test_a_weight_of_integers_is_taken_as_it_is(rounding: Any) -> None:
+    model, x = Integers(), torch.randn(4, 64)
+    for options, relative in ({}, 0.02), (NARROW, 0.005):
+        jitted = rounding(model, **options)
+        near(jitted, model, x, relative=relative)
+        assert QUANTISE not in symbols(jitted)
+        model.weight.neg_()
+        near(jitted, model, x, relative=relative)
+
+
 def test_under_autocast(rounding: Any) -> None:
     model, x = Net(), torch.randn(2, 3, 64)
     cast = torch.autocast("cpu", torch.bfloat16)(model.forward)
@@ -243,6 +267,7 @@ DECLINED: dict[str, tuple[Any, Any]] = {
     "float64 is not rounded": (torch.nn.Linear(64, 48, dtype=torch.float64), {}),
     "32 must divide it": (torch.nn.Linear(48, 64), NARROW),
     "for 12 rows, int8 weights alone gain nothing": (torch.nn.Linear(64, 48), NARROW),
+    "not laid out by rows": (Integers(by_rows=False), {}),
     "its weight has no elements": (Of(nothing), {}),
 }
 

@@ -33,10 +33,11 @@ def quantise(weight: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
     return narrow, scales.reshape(-1)
 
 
-def dynamic(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None = None) -> Tensor:
+def dynamic(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None = None) -> Tensor:
     """Multiply ``x`` ``[..., k]``, rounded to int8 with a scale for each row, by ``weight``.
 
-    The sums are exact; the result ``[..., n]`` has the data type of ``x``.
+    The sums are exact; the result ``[..., n]`` has the data type of ``x``. Without ``scales``, the
+    integers themselves are the weight.
     """
     rows = x.reshape(-1, weight.shape[1]).float()
     each = _scales(rows)
@@ -44,7 +45,9 @@ def dynamic(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None = Non
     return _scaled(x, sums * each, scales, bias)
 
 
-def weights_only(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None = None) -> Tensor:
+def weights_only(
+    x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None = None
+) -> Tensor:
     """Multiply ``x`` ``[..., k]``, rounded to bfloat16, by ``weight``."""
     # PyTorch's kernel for float32 takes seven times as long as float32 weights do.
     rows = x.reshape(-1, weight.shape[1]).to(torch.bfloat16).contiguous()
@@ -60,20 +63,22 @@ def _scales(rows: Tensor) -> Tensor:
     return (largest / LARGEST).clamp_min(LEAST)
 
 
-def _scaled(x: Tensor, sums: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+def _scaled(x: Tensor, sums: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
     """Scale ``sums`` ``[rows, n]`` to the result for ``x``."""
-    found = sums * scales if bias is None else torch.addcmul(bias.float(), sums, scales)
-    return found.to(x.dtype).reshape(*x.shape[:-1], scales.shape[0])
+    if scales is None:
+        found = sums if bias is None else sums + bias.float()
+    else:
+        found = sums * scales if bias is None else torch.addcmul(bias.float(), sums, scales)
+    return found.to(x.dtype).reshape(*x.shape[:-1], sums.shape[1])
 
 
 LIBRARY = torch.library.Library("tj_int8", "DEF")
+PRODUCT = "(Tensor x, Tensor weight, Tensor? scales, Tensor? bias=None) -> Tensor"
 SCHEMAS = {
     "quantise": (quantise, "(Tensor weight, bool transposed=False) -> (Tensor, Tensor)"),
-    "dynamic": (dynamic, "(Tensor x, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor"),
-    "weights_only": (
-        weights_only, "(Tensor x, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor",
-    ),
-}  # fmt: skip
+    "dynamic": (dynamic, PRODUCT),
+    "weights_only": (weights_only, PRODUCT),
+}
 for _name, (_function, _schema) in SCHEMAS.items():
     LIBRARY.define(_name + _schema)
     LIBRARY.impl(_name, _function, "CompositeImplicitAutograd")

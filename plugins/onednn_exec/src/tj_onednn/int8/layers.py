@@ -6,15 +6,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.extend import BoundSymbol, SymDim, TensorProxy
+from tj_core.extend import BoundSymbol, SymDim, TensorProxy, is_contiguous
 from tj_torch.extend import is_on
 
-__all__ = ["DECLINED", "FEW", "LAYERS", "STATIC", "Layer", "layer", "unfit", "unfit_for_weights"]
+__all__ = [
+    "DECLINED",
+    "FEW",
+    "LAYERS",
+    "NO_CONSTANT",
+    "STATIC",
+    "Layer",
+    "layer",
+    "unfit",
+    "unfit_for_weights",
+    "unfit_weight",
+]
 
 DECLINED = "INT8_DECLINED"
 """Tag of a layer that stays in floating point; its value is the reason."""
 
 STATIC = "STATIC_MEMORY_LOCATION"
+
+NO_CONSTANT = "its weight is no parameter or buffer of a module"
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -118,6 +131,14 @@ def _unfit(p: Any) -> str | None:
     if p.device.type != "cpu":
         return f"it is on {p.device}"
     return None if p.dtype.name in DTYPES else f"{p.dtype.name} is not rounded to int8"
+
+
+def unfit_weight(weight: TensorProxy, transposed: bool) -> str | None:
+    """Reason why ``weight``, a module's tensor before casts, is not multiplied in int8, or None."""
+    if weight.dtype.name != "int8":
+        return _unfit(weight)
+    by_rows = not transposed and is_contiguous(weight)
+    return None if by_rows else "its weight is int8 already, and not laid out by rows"
 
 
 def unfit_for_weights(operands: Layer) -> str | None:

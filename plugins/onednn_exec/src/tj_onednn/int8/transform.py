@@ -23,7 +23,17 @@ from tj_core.extend import (
 )
 
 from tj_onednn.int8.kernels import DYNAMIC, QUANTISE, WEIGHTS
-from tj_onednn.int8.layers import DECLINED, LAYERS, STATIC, Layer, layer, unfit, unfit_for_weights
+from tj_onednn.int8.layers import (
+    DECLINED,
+    LAYERS,
+    NO_CONSTANT,
+    STATIC,
+    Layer,
+    layer,
+    unfit,
+    unfit_for_weights,
+    unfit_weight,
+)
 from tj_onednn.int8.patterns import chosen
 from tj_onednn.layers import takes_gradients
 from tj_onednn.names import INT8, lost
@@ -120,8 +130,8 @@ class _Quantising:
         if not narrow and not chosen(path, self.options.int8):
             return f"no pattern chooses the module {path!r}"
         reason = lost(INT8) or unfit(call, operands)
-        if reason is None and constant is None:
-            return "its weight is no parameter or buffer of a module"
+        if reason is None:
+            reason = unfit_weight(*constant) if constant is not None else NO_CONSTANT
         return reason or (unfit_for_weights(operands) if narrow else None)
 
     def narrow(self, call: BoundSymbol) -> bool:
@@ -144,7 +154,9 @@ class _Quantising:
     def rounded(
         self, weight: TensorProxy, transposed: bool, edit: CallEditor
     ) -> tuple[tuple[BoundSymbol, ...], Any]:
-        """The calls that round ``weight``, if none has, and its integers and scales."""
+        """The calls that round ``weight``, if it needs any, and its integers and scales."""
+        if weight.dtype.name == "int8":
+            return (), (weight, None)
         key = weight.name, transposed
         if key in self.weights and not self.writes:
             return (), self.weights[key]
