@@ -119,6 +119,19 @@ def test_arguments_by_keyword(freezing: Any) -> None:
     assert packed(jitted) == ["torch.conv2d"]
 
 
+def test_views_of_parameters_take_no_gradients(freezing: Any) -> None:
+    """They require one, also where gradients are off."""
+
+    class Tied(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) @ self.weight.t()[:, :4]
+
+    model = Tied(8, 8)
+    jitted = freezing(model)
+    same(jitted, model, torch.randn(4, 8))
+    assert packed(jitted) == ["torch.nn.functional.linear"]
+
+
 def test_a_weight_that_is_written_is_an_error(freezing: Any) -> None:
     model, x = Net(), torch.randn(4, 16)
     jitted = freezing(model)

@@ -14,6 +14,9 @@ import torch
 from tj_onednn.int8 import cache, kernels
 
 
+pytestmark = pytest.mark.sampled(6)
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The sizes of the weights that were rounded."""
@@ -132,6 +135,7 @@ def test_parameters_whose_writes_nobody_counts(rounding: Any, made: list[Any]) -
     assert len(made) == 4
 
 
+@pytest.mark.slow
 def test_in_inference_mode(rounding: Any, made: list[Any]) -> None:
     net, x = model(), torch.randn(3, 64)
     jitted = rounding(net)
@@ -141,6 +145,7 @@ def test_in_inference_mode(rounding: Any, made: list[Any]) -> None:
     assert len(made) == 2
 
 
+@pytest.mark.slow
 def test_a_weight_that_the_program_writes(rounding: Any) -> None:
     class Writes(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -170,6 +175,7 @@ def test_a_program_that_is_gone_holds_nothing(rounding: Any) -> None:
     assert memory() is None
 
 
+@pytest.mark.slow
 def test_programs_for_other_sizes_share_weights(rounding: Any, made: list[Any]) -> None:
     net = model()
     jitted = rounding(net)
@@ -183,6 +189,7 @@ def test_programs_for_other_sizes_share_weights(rounding: Any, made: list[Any]) 
     assert made[2:] == [(96, 64)]
 
 
+@pytest.mark.slow
 def test_threads_that_run_a_program_for_the_first_time(rounding: Any) -> None:
     net, x = model(), torch.randn(3, 64)
     with torch.no_grad():
@@ -199,6 +206,7 @@ def test_threads_that_run_a_program_for_the_first_time(rounding: Any) -> None:
                 torch.testing.assert_close(found, expected, atol=0.05, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_finished_program_is_found_with_the_same_options_alone(tmp_path: Any) -> None:
     x = torch.randn(3, 64)
     found = []

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from tj_onednn.int8.kernels import DYNAMIC, QUANTISE, WEIGHTS
 from tj_onednn.int8.patterns import chosen
 
+pytestmark = pytest.mark.sampled(6)
+
 NARROW = {"int8_weights": ["*"]}
 
 
@@ -52,6 +54,7 @@ def near(jitted: Any, f: Any, *args: Any, relative: float = 0.02, calls: int | N
         assert figures.relative > 1e-5, "it ran in floating point"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, NARROW], ids=["int8", "weights"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_layers_of_all_kinds(dtype: torch.dtype, options: Any, rounding: Any) -> None:
@@ -84,6 +87,7 @@ def test_batches(sizes: tuple[int, ...], rounding: Any) -> None:
     assert DYNAMIC in symbols(jitted)
 
 
+@pytest.mark.slow
 def test_sizes_that_are_symbols(rounding: Any) -> None:
     for options in ({}, NARROW):
         model = Net()
@@ -96,6 +100,7 @@ def test_sizes_that_are_symbols(rounding: Any) -> None:
         assert tj.stats(jitted).entries <= 3  # PyTorch makes programs for no row and for one
 
 
+@pytest.mark.slow
 def test_any_sizes_of_weights(rounding: Any) -> None:
     for n, k in ((1, 1), (3, 5), (7, 33), (65, 17)):
         layer, x = torch.nn.Linear(k, n), torch.randn(4, k)
@@ -105,6 +110,7 @@ def test_any_sizes_of_weights(rounding: Any) -> None:
         assert DYNAMIC in symbols(jitted)
 
 
+@pytest.mark.slow
 def test_inputs_laid_out_otherwise(rounding: Any) -> None:
     for options in ({}, NARROW):
         layer = torch.nn.Linear(64, 48)
@@ -204,6 +210,7 @@ def test_under_autocast(rounding: Any) -> None:
     assert symbols(jitted).count(DYNAMIC) == 4
 
 
+@pytest.mark.slow
 def test_without_tj_autocast_a_layer_under_autocast_stays() -> None:
     overrides = {"check": 2, "onednn": {"int8": ["*"]}}
     model, x = torch.nn.Linear(64, 48), torch.randn(3, 64)
@@ -213,6 +220,7 @@ def test_without_tj_autocast_a_layer_under_autocast_stays() -> None:
     assert "it runs under autocast" in str(tj.explain(jitted))
 
 
+@pytest.mark.slow
 def test_a_program_that_takes_gradients_has_none_in_int8(rounding: Any) -> None:
     model, x = Net(), torch.randn(2, 3, 64)
     jitted = rounding(model)
@@ -285,6 +293,22 @@ def test_why_a_layer_stays(said: str, rounding: Any) -> None:
     assert symbols(jitted) == []
 
 
+@pytest.mark.slow
+def test_layers_in_the_kernels_of_inductor(rounding: Any) -> None:
+    """What rounds activations, and scales sums, is fused with what is around it."""
+    model, x = Net(), torch.randn(2, 3, 64)
+    jitted = rounding(model, "inductor")
+    with torch.no_grad():
+        for _ in range(2):
+            assert tj.compare(jitted, model, (x,)).worst.figures.relative < 0.02
+    (region,) = tj.explain(jitted).regions
+    inside = [call.symbol.qualname for call in region.kernel.region.body.calls]
+    assert sum("tj_int8.dynamic" in name or "_int_mm" in name for name in inside) == 4, inside
+    assert symbols(jitted) == [QUANTISE] * 4
+    jitted = rounding(model, "inductor", **NARROW)
+    near(jitted, model, x[:1, :1], calls=4)
+
+
 def test_the_last_pattern_that_fits_decides() -> None:
     every = functools.partial(chosen, patterns=["blocks.*", "!*.down", "blocks.3.down"])
     assert every("blocks.0.up")
@@ -294,6 +318,7 @@ def test_the_last_pattern_that_fits_decides() -> None:
     assert not chosen("head", [])
 
 
+@pytest.mark.slow
 def test_by_default_nothing_is_rounded() -> None:
     model, x = Net(), torch.randn(2, 3, 64)
     jitted = tj.jit(model, plugins=["onednn", "torch"])
