@@ -11,8 +11,8 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_onednn import kernels, names, packing
-from tj_onednn.names import CONVOLUTIONS, NAMES, PACKED, PRODUCTS, TABLE
+from tj_onednn import adapter, kernels, names, packing
+from tj_onednn.names import CONVOLUTIONS, INT8, NAMES, PACKED, PRODUCTS, TABLE
 from tj_torch.extend import MissingNameError
 
 BY_NAME = {f.name: f for f in TABLE.features}
@@ -89,6 +89,16 @@ def test_weights_are_not_packed_without_what_packs_them() -> None:
     assert "onednn_packed" not in str(tj.last_trace(jitted))
 
 
+def test_layers_do_not_run_in_int8_without_its_products() -> None:
+    TABLE.lost[INT8] = "planted"
+    layer, x = torch.nn.Linear(16, 4), torch.randn(8, 16)
+    with pytest.warns(tj.TjWarning, match="products of int8: planted; they run in"):
+        jitted = tj.jit(layer, plugins=["onednn", "torch"], onednn={"int8": ["*"]})
+    with torch.no_grad():
+        torch.testing.assert_close(jitted(x), layer(x))
+    assert "this PyTorch lacks: products of int8" in str(tj.explain(jitted))
+
+
 def test_a_missing_name_is_imported_and_raises_where_it_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -107,6 +117,11 @@ def test_a_probe_passes(name: str) -> None:
     probe()
 
 
+def saturated(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """As processors without instructions for int8 add."""
+    return (a.int() @ b.int()).clamp(-(2**15), 2**15 - 1)
+
+
 def without_activation(x: Any, w: Any, b: Any, padding: Any, stride: Any, *how: Any) -> Any:
     return torch.conv2d(x, w, b, stride, padding, *how[:2])
 
@@ -119,6 +134,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
         without_activation,
     ),
     PACKED: (packing, "version", lambda x: 0),
+    INT8: (adapter, "INT8_PRODUCT", saturated),
 }
 """Replacements by which a feature has no effect."""
 

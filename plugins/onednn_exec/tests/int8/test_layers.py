@@ -296,17 +296,16 @@ def test_why_a_layer_stays(said: str, rounding: Any) -> None:
 @pytest.mark.slow
 def test_layers_in_the_kernels_of_inductor(rounding: Any) -> None:
     """What rounds activations, and scales sums, is fused with what is around it."""
-    model, x = Net(), torch.randn(2, 3, 64)
+    model, x = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.GELU()), torch.randn(3, 64)
     jitted = rounding(model, "inductor")
     with torch.no_grad():
         for _ in range(2):
-            assert tj.compare(jitted, model, (x,)).worst.figures.relative < 0.02
+            assert 1e-5 < tj.compare(jitted, model, (x,)).worst.figures.relative < 0.02
     (region,) = tj.explain(jitted).regions
-    inside = [call.symbol.qualname for call in region.kernel.region.body.calls]
-    assert sum("tj_int8.dynamic" in name or "_int_mm" in name for name in inside) == 4, inside
-    assert symbols(jitted) == [QUANTISE] * 4
-    jitted = rounding(model, "inductor", **NARROW)
-    near(jitted, model, x[:1, :1], calls=4)
+    inside = {call.symbol.qualname for call in region.kernel.region.body.calls}
+    assert inside >= {"aten.amax.default", "aten._int_mm.default", "aten.gelu.default"}
+    assert symbols(jitted) == [QUANTISE]
+    near(rounding(model, "inductor", **NARROW), model, x)
 
 
 def test_the_last_pattern_that_fits_decides() -> None:

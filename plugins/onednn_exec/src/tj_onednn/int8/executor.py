@@ -18,12 +18,16 @@ def int8_executor() -> Executor:
     """Make the executor."""
     claims: RuleTable[Claim] = RuleTable("claim")
     claims.set(kernels.QUANTISE, Claim(kept, state=Cache().state))
-    claims.set(kernels.DYNAMIC, Claim(kernels.dynamic, traceable=True))
+    claims.set(kernels.DYNAMIC, Claim(kernels.dynamic, _unless_declined))
     # Not traceable: Inductor has a lowering of the product, which fails on a vector of ones.
     claims.set(kernels.WEIGHTS, Claim(kernels.weights_only))
     for name in LAYERS:
         claims.set(name, Claim(_never, _reason))
     return Executor("onednn_int8", claims)
+
+
+def _unless_declined(call: BoundSymbol) -> bool | Decline:
+    return _reason(call) if DECLINED in call.tags else True
 
 
 _never: Callable[..., Any] = kernels.dynamic

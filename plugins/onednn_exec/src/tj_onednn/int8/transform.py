@@ -9,6 +9,7 @@ from tj_core.extend import (
     BoundSymbol,
     CallEditor,
     Decline,
+    Executor,
     Outcome,
     PassContext,
     Proxy,
@@ -20,6 +21,7 @@ from tj_core.extend import (
     Trace,
     TraceEditor,
     Transform,
+    ask,
 )
 
 from tj_onednn.int8.kernels import DYNAMIC, QUANTISE, WEIGHTS
@@ -122,6 +124,8 @@ class _Quantising:
         symbol = WEIGHTS if self.narrow(call) else DYNAMIC
         (old,) = call.flat_outs
         made = edit.call(symbol, operands.x, weight, scales, bias, outputs=(old.name,))
+        if any(_fuses(executor, made) for executor in self.context.executors):
+            made = made.replace(tags=made.tags.add(DECLINED, "an executor fuses its parts"))
         return Replacement((*before, made))
 
     def reason(self, call: BoundSymbol, operands: Layer, constant: Any) -> str | None:
@@ -164,6 +168,14 @@ class _Quantising:
         made = edit.call(QUANTISE, weight, transposed, outputs=names)
         self.weights[key] = made.outputs
         return (made,), made.outputs
+
+
+def _fuses(executor: Executor, call: BoundSymbol) -> bool:
+    """Decide if all parts of ``call`` may stand in a region of ``executor``."""
+    if executor.fusion is None or call.body is None:
+        return False
+    owner, can_fuse = executor.owner, executor.fusion.can_fuse
+    return all(ask(owner, can_fuse, inner) is None for inner in call.body.calls)
 
 
 def _path(call: BoundSymbol) -> str:
