@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +14,7 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
+from tj_onednn.int8 import layers
 from tj_onednn.int8.kernels import DYNAMIC, QUANTISE, WEIGHTS
 from tj_onednn.int8.patterns import chosen
 
@@ -218,6 +223,39 @@ def test_without_tj_autocast_a_layer_under_autocast_stays() -> None:
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(jitted(x), model(x))
     assert "it runs under autocast" in str(tj.explain(jitted))
+
+
+def test_no_activations_are_rounded_where_sums_saturate(
+    rounding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "sums_are_exact", lambda: False)
+    layers.saturates.cache_clear()
+    model, x = Net(), torch.randn(2, 3, 64)
+    try:
+        near(jitted := rounding(model), model, x, calls=0)
+        assert "sums of int8 products saturate" in str(tj.explain(jitted))
+        near(rounding(model, **NARROW), model, x, calls=4)
+    finally:
+        layers.saturates.cache_clear()
+
+
+SATURATING = """
+import torch, tj_core as tj
+layer, x = torch.nn.Linear(256, 64), torch.randn(4, 256).abs()
+f = tj.jit(layer, plugins=["onednn", "torch"], onednn={"int8": ["*"]})
+with torch.no_grad():
+    print(tj.compare(f, layer, (x,)).worst.figures.relative < 0.02)
+print("saturate" in str(tj.explain(f)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is told to be on an older x86")
+def test_a_processor_whose_sums_saturate() -> None:
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "TJ_CACHE_DIR": "none"}
+    run = [sys.executable, "-c", SATURATING]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable
 
 from tj_onednn.int8 import kernels
 from tj_onednn.int8.cache import Cache, kept
-from tj_onednn.int8.layers import DECLINED, LAYERS
+from tj_onednn.int8.layers import DECLINED, LAYERS, saturates
+from tj_onednn.names import INT8, lost
 
 __all__ = ["int8_executor"]
 
@@ -23,7 +24,8 @@ def int8_executor() -> Executor:
     claims.set(kernels.WEIGHTS, Claim(kernels.weights_only))
     for name in LAYERS:
         claims.set(name, Claim(_never, _reason))
-    return Executor("onednn_int8", claims)
+    # A program that is kept on disk may be found by another machine.
+    return Executor("onednn_int8", claims, fingerprint=lambda: lost(INT8) or str(saturates()))
 
 
 def _unless_declined(call: BoundSymbol) -> bool | Decline:

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import torch
 
-from tj_onednn.adapter import INT8_PRODUCT, INT8_WEIGHT_PRODUCT
+from tj_onednn import adapter
+from tj_onednn.adapter import INT8_WEIGHT_PRODUCT
 
-__all__ = ["DYNAMIC", "QUANTISE", "WEIGHTS", "dynamic", "quantise", "weights_only"]
+__all__ = [
+    "DYNAMIC",
+    "QUANTISE",
+    "WEIGHTS",
+    "dynamic",
+    "quantise",
+    "sums_are_exact",
+    "weights_only",
+]
 
 Tensor = torch.Tensor
 
@@ -41,7 +50,7 @@ def dynamic(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | Non
     """
     rows = x.reshape(-1, weight.shape[1]).float()
     each = _scales(rows)
-    sums = INT8_PRODUCT((rows / each).round().to(torch.int8), weight.t())
+    sums = adapter.INT8_PRODUCT((rows / each).round().to(torch.int8), weight.t())
     return _scaled(x, sums * each, scales, bias)
 
 
@@ -54,6 +63,16 @@ def weights_only(
     # It rounds scales to bfloat16, a relative error of 2e-3 of all that a row gives.
     sums = INT8_WEIGHT_PRODUCT(rows, weight, rows.new_ones(weight.shape[0]))
     return _scaled(x, sums.float(), scales, bias)
+
+
+def sums_are_exact() -> bool:
+    """Try whether products of int8 are summed in int32 on this processor.
+
+    Without instructions for int8 (VNNI), oneDNN adds pairs in int16, which saturates.
+    """
+    x = torch.full((3, 64), LARGEST, dtype=torch.int8)
+    found = adapter.INT8_PRODUCT(x, torch.full((64, 5), LARGEST, dtype=torch.int8))
+    return bool((found == LARGEST**2 * 64).all())
 
 
 def _scales(rows: Tensor) -> Tensor:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tj_core.extend import BoundSymbol, SymDim, TensorProxy, is_contiguous
 from tj_torch.extend import is_on
+
+from tj_onednn.adapter import apart
+from tj_onednn.int8.kernels import sums_are_exact
 
 __all__ = [
     "DECLINED",
@@ -17,6 +21,7 @@ __all__ = [
     "STATIC",
     "Layer",
     "layer",
+    "saturates",
     "unfit",
     "unfit_for_weights",
     "unfit_weight",
@@ -101,6 +106,14 @@ def layer(call: BoundSymbol) -> Layer | None:
         return None
     fits = isinstance(found.x, TensorProxy) and found.weight.ndim == 2 and found.x.ndim >= 1
     return found if fits else None
+
+
+@functools.cache
+def saturates() -> str | None:
+    """Reason why no activations are multiplied in int8 on this machine, or None."""
+    with apart():
+        exact = sums_are_exact()
+    return None if exact else "sums of int8 products saturate on this processor, which has no VNNI"
 
 
 def unfit(call: BoundSymbol, operands: Layer) -> str | None:

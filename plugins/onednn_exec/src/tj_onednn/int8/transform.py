@@ -32,6 +32,7 @@ from tj_onednn.int8.layers import (
     STATIC,
     Layer,
     layer,
+    saturates,
     unfit,
     unfit_for_weights,
     unfit_weight,
@@ -136,7 +137,7 @@ class _Quantising:
         reason = lost(INT8) or unfit(call, operands)
         if reason is None:
             reason = unfit_weight(*constant) if constant is not None else NO_CONSTANT
-        return reason or (unfit_for_weights(operands) if narrow else None)
+        return reason or (unfit_for_weights(operands) if narrow else saturates())
 
     def narrow(self, call: BoundSymbol) -> bool:
         """Decide if the weight alone is to be rounded."""
