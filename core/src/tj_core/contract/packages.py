@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tj_core.contract.fields import FUNCTION, NAME, OPTIONAL_FUNCTION, check_fields
+from tj_core.contract.fields import FUNCTION, NAME, OPTIONAL_FUNCTION, check_fields, of
 from tj_core.errors import PluginError
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ class Packaging:
     """An executor's part in packages; a program with calls of one without it cannot be packaged.
 
     The implementations of claims are found again by their symbols, in the installed plugin of the
-    same version: for an executor that fuses nothing, ``Packaging()`` says that this is enough.
+    same version: for an executor that fuses nothing, ``Packaging()`` says that this is enough. A
+    claim's ``state`` is made anew where a package is loaded. ``options`` are options of the plugin
+    without which it has no such executor; others are those of the project that loads.
 
     ``members`` and ``restore``, both or none, are for regions. ``members(regions)`` gets pairs of a
     `FusionRegion` and its `Fused`, of one program, and returns the contents of files by name; it
@@ -54,9 +56,12 @@ class Packaging:
 
     members: Callable[[Sequence[tuple[FusionRegion, Fused]]], Mapping[str, bytes]] | None = None
     restore: Callable[[Sequence[FusionRegion], Mapping[str, bytes]], Sequence[Fused]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_fields(self, members=OPTIONAL_FUNCTION, restore=OPTIONAL_FUNCTION)
+        check_fields(
+            self, members=OPTIONAL_FUNCTION, restore=OPTIONAL_FUNCTION, options=of(Mapping)
+        )
         if (self.members is None) != (self.restore is None):
             raise PluginError("a packaging has both members and restore, or none of them")
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from tj_core.contract.packages import PackageFormat
 from tj_core.errors import PluginError, how_to_disable
@@ -51,11 +52,16 @@ def package_formats() -> Iterator[PackageFormat]:
             yield record
 
 
-def plugin_executors(plugins: Collection[str]) -> dict[str, Executor]:
-    """The executors of ``plugins`` by name, with the project's options, for a package that runs.
+def plugin_executors(
+    plugins: Collection[str], options: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> dict[str, Executor]:
+    """The executors of ``plugins`` by name, for a package that runs.
+
+    Options of a plugin are ``options``, by its name, else the project's.
 
     :raises PluginError: if one is not installed, or not available on this machine.
     """
-    manager = PluginManager(load_config(None, {"plugins": sorted(plugins)}))
+    given = {name: dict(values) for name, values in options.items()}
+    manager = PluginManager(load_config(None, {"plugins": sorted(plugins), **given}))
     found = manager.executors()
     return {e.name: replace(e, provider=manager.identity(plugin)) for plugin, e in found}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable
+from tj_core.extend import BoundSymbol, Claim, Decline, Executor, Packaging, RuleTable
 
 from tj_onednn.int8 import kernels
 from tj_onednn.int8.cache import Cache, kept
@@ -24,8 +24,13 @@ def int8_executor() -> Executor:
     claims.set(kernels.WEIGHTS, Claim(kernels.weights_only))
     for name in LAYERS:
         claims.set(name, Claim(_never, _reason))
-    # A program that is kept on disk may be found by another machine.
-    return Executor("onednn_int8", claims, fingerprint=lambda: lost(INT8) or str(saturates()))
+    return Executor(
+        "onednn_int8",
+        claims,
+        # A program that is kept on disk may be found by another machine.
+        fingerprint=lambda: lost(INT8) or str(saturates()),
+        packaging=Packaging(options={"int8": ["*"]}),
+    )
 
 
 def _unless_declined(call: BoundSymbol) -> bool | Decline:

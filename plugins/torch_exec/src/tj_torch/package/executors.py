@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import (
     Body,
+    Constant,
     Executor,
     FusionRegion,
     PackageError,
@@ -16,7 +17,7 @@ from tj_core.extend import (
     TraceEditor,
     interpreter,
 )
-from tj_core.internal import RegionKernel, plugin_executors
+from tj_core.internal import STATE, RegionKernel, plugin_executors
 
 from tj_torch.package.running import language, parsed, text_of
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from tj_core.extend import BoundSymbol, Session
 
-__all__ = ["Members", "implementations", "members"]
+__all__ = ["Members", "implementations", "installed", "members", "with_states", "without_states"]
 
 Members = tuple[dict[str, dict[str, Any]], list[dict[str, Any]], dict[str, bytes]]
 """Facts of executors by name, facts of regions, and files by name."""
@@ -55,7 +56,11 @@ def members(traces: Iterable[Trace], kernels: Sequence[RegionKernel], session: S
                 hint="leave it out: executors=[...] names those to ask",
             )
         distribution = session.plugins.state(plugins[name]).distribution
-        facts[name] = {"plugin": plugins[name], "distribution": distribution}
+        facts[name] = {
+            "plugin": plugins[name],
+            "distribution": distribution,
+            "options": dict(packaging.options),
+        }
         if not mine:
             continue
         assert packaging.members is not None
@@ -98,32 +103,76 @@ def _region(kernel: RegionKernel) -> tuple[dict[str, Any], bytes]:
     return facts, text_of(trace)
 
 
+def without_states(trace: Trace) -> Trace:
+    """``trace`` without the states of executors' calls, which have no text."""
+    return _with_calls(trace, lambda call: call.replace(kwargs=_stateless(call)))
+
+
+def with_states(trace: Trace, executors: Mapping[str, Executor]) -> Trace:
+    """``trace``, of a package, with a new state for each call that had one."""
+
+    def stated(call: BoundSymbol) -> BoundSymbol:
+        assert call.executor is not None
+        rule = executors[call.executor].claims.get(Symbol.parse(call.symbol.path))
+        if rule is None or rule.value.state is None:
+            raise PackageError(f"nothing makes the state of {call.symbol}")
+        state = Constant(f"_state_{call.label}", rule.value.state(call), named=False)
+        return call.replace(kwargs=(*call.kwargs, ("state", state)))
+
+    return _with_calls(trace, stated)
+
+
+def _with_calls(trace: Trace, change: Callable[[BoundSymbol], BoundSymbol]) -> Trace:
+    """``trace`` with each call that has a state changed."""
+    editor = TraceEditor(trace)
+    for call in trace.calls:
+        has_state = f"{STATE}{call.executor}" in call.effects.ordered
+        editor.append(change(call) if has_state else call)
+    return editor.done()
+
+
+def _stateless(call: BoundSymbol) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, value) for name, value in call.kwargs if name != "state")
+
+
+def installed(executors: Mapping[str, Mapping[str, Any]]) -> dict[str, Executor]:
+    """The executors of a package by name, from the installed plugins.
+
+    :raises PackageError: if a plugin is not installed, or has another executor now.
+    """
+    if not executors:
+        return {}
+    options: dict[str, dict[str, Any]] = {}
+    for facts in executors.values():
+        options.setdefault(facts["plugin"], {}).update(facts["options"])
+    found = plugin_executors(options.keys(), options)
+    for name in executors:
+        executor = found.get(name)
+        if executor is None or executor.packaging is None:
+            raise PackageError(f"no installed plugin has the executor {name!r} for packages")
+    return {name: found[name] for name in executors}
+
+
 def implementations(
     traces: Iterable[Trace],
-    executors: Mapping[str, Mapping[str, Any]],
+    executors: Mapping[str, Executor],
     regions: Sequence[Mapping[str, Any]],
     files: Mapping[str, bytes],
     constants: Mapping[str, torch.Tensor],
 ) -> dict[Symbol, Any]:
     """The implementations of symbols in ``traces`` that are claimed by ``executors``.
 
-    :raises PackageError: if a plugin is not installed, or has another executor now.
+    :raises PackageError: if one has none.
     """
-    if not executors:
-        return {}
-    found = plugin_executors({facts["plugin"] for facts in executors.values()})
     made: dict[Symbol, Any] = {}
-    for name in executors:
-        executor = found.get(name)
-        if executor is None or executor.packaging is None:
-            raise PackageError(f"no installed plugin has the executor {name!r} for packages")
+    for name, executor in executors.items():
         mine = [_restored(row, files, constants) for row in regions if row["executor"] == name]
         made |= _kernels(executor, mine, files)
     claimed = {
         call.symbol for t in traces for call in _outside_bodies(t) if call.executor in executors
     }
     for symbol in claimed - made.keys():
-        implementation = found[symbol.namespace].implementation(symbol)
+        implementation = executors[symbol.namespace].implementation(symbol)
         if implementation is None:
             raise PackageError(f"nothing runs {symbol}")
         made[symbol] = implementation

@@ -32,6 +32,7 @@ from tj_torch.package import machine
 from tj_torch.package.capturing import captured, replayed
 from tj_torch.package.contract import Contract
 from tj_torch.package.executors import members as members_of
+from tj_torch.package.executors import without_states
 from tj_torch.package.given import Given
 from tj_torch.package.loaded import CONSTANTS, Package, setting
 from tj_torch.package.running import text_of
@@ -223,7 +224,7 @@ class _Compiled:
             found["epilogue"] = epilogue
         if parts is not None:
             found["backward"] = backward_of(self.compilation, parts).traces[-1]
-        return found
+        return {name: without_states(trace) for name, trace in found.items()}
 
 
 def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic, training: bool) -> _Compiled:

@@ -23,7 +23,7 @@ from tj_torch.ops.context.ambient import autocast_as_in
 from tj_torch.ops.naming.paths import function_at
 from tj_torch.package.archive import opened, sealed
 from tj_torch.package.contract import Contract
-from tj_torch.package.executors import implementations
+from tj_torch.package.executors import implementations, installed, with_states
 from tj_torch.package.machine import differences
 from tj_torch.package.running import parsed, program
 from tj_torch.package.tensors import packed, unpacked
@@ -129,11 +129,12 @@ class Package:
 
     def _program(self) -> Callable[..., Any]:
         constants = {name: self._tensors[name] for name in self.manifest["constants"]}
+        executors = installed(self.manifest["executors"])
+        texts = {name: self.members[f"traces/{name}.txt"] for name in self.manifest["traces"]}
         traces = {
-            name: parsed(self.members[f"traces/{name}.txt"], constants)
-            for name in self.manifest["traces"]
+            name: with_states(parsed(text, constants), executors) for name, text in texts.items()
         }
-        rest = self.manifest["executors"], self.manifest["regions"], self.members, constants
+        rest = executors, self.manifest["regions"], self.members, constants
         known = implementations([*traces.values()], *rest)
         try:
             return program(traces, known, self.manifest["training"])
