@@ -77,6 +77,7 @@ extern_kernels = SimpleNamespace(
     bmm=torch.bmm,
     baddbmm=torch.baddbmm,
     convolution=torch.convolution,
+    _int_mm=torch._int_mm,
 )
 """Operators that Inductor calls as they are, in a namespace like its own of this name."""
 
