@@ -46,6 +46,8 @@ class Packaging:
     same version: for an executor that fuses nothing, ``Packaging()`` says that this is enough. A
     claim's ``state`` is made anew where a package is loaded. ``options`` are options of the plugin
     without which it has no such executor; others are those of the project that loads.
+    ``unavailable`` returns the reason why calls of the executor would go wrong on the machine that
+    loads, or None.
 
     ``members`` and ``restore``, both or none, are for regions. ``members(regions)`` gets pairs of a
     `FusionRegion` and its `Fused`, of one program, and returns the contents of files by name; it
@@ -57,10 +59,15 @@ class Packaging:
     members: Callable[[Sequence[tuple[FusionRegion, Fused]]], Mapping[str, bytes]] | None = None
     restore: Callable[[Sequence[FusionRegion], Mapping[str, bytes]], Sequence[Fused]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    unavailable: Callable[[], str | None] | None = None
 
     def __post_init__(self) -> None:
         check_fields(
-            self, members=OPTIONAL_FUNCTION, restore=OPTIONAL_FUNCTION, options=of(Mapping)
+            self,
+            members=OPTIONAL_FUNCTION,
+            restore=OPTIONAL_FUNCTION,
+            options=of(Mapping),
+            unavailable=OPTIONAL_FUNCTION,
         )
         if (self.members is None) != (self.restore is None):
             raise PluginError("a packaging has both members and restore, or none of them")

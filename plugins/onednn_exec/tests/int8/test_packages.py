@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tj_core as tj
 import torch
-from tj_onednn.int8 import cache, kernels
+from tj_onednn.int8 import cache, kernels, layers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,3 +43,18 @@ def test_weights_are_rounded_where_a_package_is_loaded(
         loaded.load_state_dict(net.state_dict())
         assert 1e-5 < tj.compare(loaded, net, (x,)).worst.figures.relative < 0.02
         assert len(made) == 4 + 2
+
+
+def test_a_package_is_refused_where_sums_saturate(
+    rounding: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jitted, file = rounding(torch.nn.Linear(64, 96)), tmp_path / "net.tjp"
+    with torch.no_grad():
+        tj.export(jitted, (torch.randn(3, 64),)).save(file)
+    monkeypatch.setattr(layers, "sums_are_exact", lambda: False)
+    layers.saturates.cache_clear()
+    try:
+        with pytest.raises(tj.TjError, match="cannot run here: sums of int8 products saturate"):
+            tj.load(file)(torch.randn(3, 64))
+    finally:
+        layers.saturates.cache_clear()

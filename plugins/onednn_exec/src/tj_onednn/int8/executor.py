@@ -28,9 +28,13 @@ def int8_executor() -> Executor:
         "onednn_int8",
         claims,
         # A program that is kept on disk may be found by another machine.
-        fingerprint=lambda: lost(INT8) or str(saturates()),
-        packaging=Packaging(options={"int8": ["*"]}),
+        fingerprint=lambda: str(_unavailable()),
+        packaging=Packaging(options={"int8": ["*"]}, unavailable=_unavailable),
     )
+
+
+def _unavailable() -> str | None:
+    return lost(INT8) or saturates()
 
 
 def _unless_declined(call: BoundSymbol) -> bool | Decline:

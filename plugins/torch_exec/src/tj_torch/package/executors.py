@@ -138,7 +138,8 @@ def _stateless(call: BoundSymbol) -> tuple[tuple[str, Any], ...]:
 def installed(executors: Mapping[str, Mapping[str, Any]]) -> dict[str, Executor]:
     """The executors of a package by name, from the installed plugins.
 
-    :raises PackageError: if a plugin is not installed, or has another executor now.
+    :raises PackageError: if a plugin is not installed, has another executor now, or has one that
+        cannot run on this machine.
     """
     if not executors:
         return {}
@@ -150,6 +151,10 @@ def installed(executors: Mapping[str, Mapping[str, Any]]) -> dict[str, Executor]
         executor = found.get(name)
         if executor is None or executor.packaging is None:
             raise PackageError(f"no installed plugin has the executor {name!r} for packages")
+        unavailable = executor.packaging.unavailable
+        reason = None if unavailable is None else unavailable()
+        if reason is not None:
+            raise PackageError(f"{executor.owner} cannot run here: {reason}")
     return {name: found[name] for name in executors}
 
 
