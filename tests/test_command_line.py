@@ -18,6 +18,7 @@ import torch
 from tj_conformance.suites import SUITES
 from tj_core.cli import main as cli
 from tj_core.extend import PluginError
+from tj_core.host import session
 from tj_inductor import doctor
 from tj_torch import installation
 
@@ -77,6 +78,36 @@ def test_every_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: Capt
         with pytest.raises(SystemExit):
             main(["--help"])
         assert "--json" in capsys.readouterr().out, name
+
+
+INT8 = """
+import torch
+
+layer = torch.nn.Linear(64, 32)
+
+
+@torch.no_grad()
+def f(x):
+    return {"y": layer(x)}
+"""
+
+
+def test_results_are_compared_with_those_of_the_function_as_it_was_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    Path("int8.py").write_text(INT8, "utf-8")
+    monkeypatch.setattr(session, "_current", None)
+    monkeypatch.delenv("TJ_DISABLE", raising=False)
+    monkeypatch.setenv("TJ_ONEDNN_INT8", "*")
+    argv = ["--plugins", "onednn,torch", "compare", "int8.py:f", "--inputs", "torch.rand(4, 64)"]
+    assert cli.main([*argv, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert found["output"] == "y"
+    assert 1e-5 < found["relative"] < 0.02
+    assert cli.main(argv) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("output  largest error")
+    assert cli.main(["compare", "example.py:f"]) == 2
+    assert "example.py:f has run already" in capsys.readouterr().err
 
 
 def test_without_inputs_a_sentence_says_what_to_do(capsys: Capture) -> None:

@@ -17,7 +17,7 @@ from tj_core.cli.cache import add_cache
 from tj_core.cli.console import print_error, print_json, print_table, report_problems
 from tj_core.cli.doctor import add_doctor
 from tj_core.cli.plugins import add_plugins
-from tj_core.cli.programs import add_explain, add_trace
+from tj_core.cli.programs import add_compare, add_explain, add_trace
 from tj_core.errors import PluginConflictError, TjError, did_you_mean
 from tj_core.host.activation import reported
 from tj_core.host.commands import OWN_COMMANDS
@@ -120,6 +120,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Any]:
     _add_config(commands)
     add_trace(commands)
     add_explain(commands)
+    add_compare(commands)
     add_doctor(commands, _overrides)
     add_cache(commands)
     return parser, commands

@@ -1,4 +1,6 @@
-"""The commands ``tj trace`` and ``tj explain``: run a program, and show what became of it."""
+"""The commands ``tj trace``, ``tj explain`` and ``tj compare``: run a program, and show what became
+of it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tj_core.cli.console import print_json, print_python
+from tj_core.errors import TjError
 from tj_core.host.config import REST
 from tj_core.ir.stage import Stage
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
-__all__ = ["add_explain", "add_target", "add_trace", "run_target"]
+    from tj_core.cli.target import Program
+
+__all__ = ["add_compare", "add_explain", "add_target", "add_trace", "run_target"]
 
 _TARGET = (
     "file.py:function or package.module:function; a function without parameters runs a program, "
@@ -44,6 +50,15 @@ def add_explain(commands: Any) -> None:
     parser.set_defaults(run=_explain)
 
 
+def add_compare(commands: Any) -> None:
+    """Add the command ``compare`` to ``commands``, the subparsers of ``tj``."""
+    said = "run a program, and the same one as it was written, and measure how results differ"
+    parser = commands.add_parser("compare", help=said)
+    add_target(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_compare)
+
+
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `run_target` to a command: the target, and ``--inputs``."""
     parser.add_argument("target", metavar="TARGET", help=_TARGET)
@@ -61,7 +76,20 @@ def run_target(args: argparse.Namespace) -> Any:
 
     :raises TjError: see `find_program`.
     """
-    from tj_core.cli.target import as_environment, find_program
+    with _surroundings(args):
+        return _program(args).run()
+
+
+def _program(args: argparse.Namespace) -> Program:
+    from tj_core.cli.target import find_program
+
+    return find_program(args.target, args.inputs)
+
+
+@contextlib.contextmanager
+def _surroundings(args: argparse.Namespace) -> Iterator[None]:
+    """Run the user's code with the global options; with ``--json``, let it print to stderr."""
+    from tj_core.cli.target import as_environment
 
     found = {
         "TJ_PLUGINS": None if args.plugins is None else ",".join(args.plugins),
@@ -70,7 +98,25 @@ def run_target(args: argparse.Namespace) -> Any:
     }
     aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     with as_environment(found), aside:
-        return find_program(args.target, args.inputs).run()
+        yield
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from tj_core.looking.comparison import compare
+
+    with _surroundings(args):
+        program = _program(args)
+        if program.inputs is None:
+            raise TjError(
+                f"{args.target} has run already", hint="say with --inputs what to compare"
+            )
+        args_, keywords = program.inputs.args, program.inputs.kwargs
+        found = compare(program.run(), program.original, args_, keywords=keywords)
+    if args.json:
+        print_json({"target": args.target, **found.as_dict()})
+    else:
+        print(found)
+    return 0
 
 
 def _trace(args: argparse.Namespace) -> int:

@@ -31,5 +31,5 @@ class CliCommand:
         check_fields(self, name=NAME, configure=FUNCTION, run=FUNCTION)
 
 
-OWN_COMMANDS = frozenset({"cache", "config", "doctor", "explain", "plugins", "trace"})
+OWN_COMMANDS = frozenset({"cache", "compare", "config", "doctor", "explain", "plugins", "trace"})
 """The core's own commands; a plugin's have other names."""
