@@ -283,6 +283,10 @@ def scaled(weight: torch.nn.Parameter, x: torch.Tensor) -> torch.Tensor:
     return torch.addmm(weight[0, :48], x, weight[:, :48], alpha=2)
 
 
+def truncated(weight: torch.nn.Parameter, x: torch.Tensor) -> torch.Tensor:
+    return x @ (weight.to(torch.int32).to(torch.float32))
+
+
 def nothing(weight: torch.nn.Parameter, x: torch.Tensor) -> torch.Tensor:
     return x @ weight[:, :0]
 
@@ -314,6 +318,7 @@ DECLINED: dict[str, tuple[Any, Any]] = {
     "32 must divide it": (torch.nn.Linear(48, 64), NARROW),
     "for 12 rows, int8 weights alone gain nothing": (torch.nn.Linear(64, 48), NARROW),
     "not laid out by rows": (Integers(by_rows=False), {}),
+    "its weight is no parameter": (Of(truncated), {}),
     "its weight has no elements": (Of(nothing), {}),
 }
 

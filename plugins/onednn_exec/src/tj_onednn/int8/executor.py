@@ -47,4 +47,4 @@ _never: Callable[..., Any] = kernels.dynamic
 
 def _reason(call: BoundSymbol) -> Decline:
     """The reason that the transform has found, for `tj.explain`."""
-    return Decline(str(call.tags.get(DECLINED, "it was made after layers were chosen")))
+    return Decline(str(call.tags.get(DECLINED, "the transform onednn-int8 has not looked at it")))

@@ -15,6 +15,7 @@ from tj_onednn.int8.kernels import sums_are_exact
 
 __all__ = [
     "DECLINED",
+    "DTYPES",
     "FEW",
     "LAYERS",
     "NO_CONSTANT",

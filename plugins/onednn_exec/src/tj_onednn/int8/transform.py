@@ -27,6 +27,7 @@ from tj_core.extend import (
 from tj_onednn.int8.kernels import DYNAMIC, QUANTISE, WEIGHTS
 from tj_onednn.int8.layers import (
     DECLINED,
+    DTYPES,
     LAYERS,
     NO_CONSTANT,
     STATIC,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["quantising", "tag"]
 
 CASTS = ("torch.Tensor.to", "aten._to_copy.default")
-"""Symbols of calls whose result has the values of the argument, perhaps rounded."""
+"""Symbols of calls that change the data type of a value."""
 
 TRANSPOSITIONS = ("torch.t", "aten.t.default", "torch.Tensor.T", "torch.Tensor.mT")
 """Symbols of calls that transpose a matrix."""
@@ -148,7 +149,7 @@ class _Quantising:
         maker = self.makers.get(value.name)
         if maker is not None and maker.flat_args:
             source = maker.flat_args[0]
-            if maker.symbol.qualname in CASTS:
+            if maker.symbol.qualname in CASTS and _may_be_left_out(source, value):
                 return self.constant(source, transposed)
             if maker.symbol.qualname in TRANSPOSITIONS:
                 return self.constant(source, not transposed)
@@ -177,6 +178,13 @@ def _fuses(executor: Executor, call: BoundSymbol) -> bool:
         return False
     owner, can_fuse = executor.owner, executor.fusion.can_fuse
     return all(ask(owner, can_fuse, inner) is None for inner in call.body.calls)
+
+
+def _may_be_left_out(source: Proxy, cast: Proxy) -> bool:
+    """Decide if a cast only rounds to fewer digits, which is left out: int8 has fewer still."""
+    if not isinstance(source, TensorProxy) or not isinstance(cast, TensorProxy):
+        return False
+    return source.dtype.name in (*DTYPES, "int8") and cast.dtype.name in DTYPES
 
 
 def _path(call: BoundSymbol) -> str:
