@@ -22,6 +22,7 @@ from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
 from tj_core.disk import is_own
 from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.reexpand import reexpand
+from tj_core.edit.states import with_states, without_states
 from tj_core.edit.subprograms import joined_effects, summed_effects, with_programs
 from tj_core.errors import add_note
 from tj_core.host.commands import OWN_COMMANDS
@@ -101,5 +102,7 @@ __all__ = [
     "warn_of",
     "with_programs",
     "with_state",
+    "with_states",
+    "without_states",
     "wrapped_body",
 ]

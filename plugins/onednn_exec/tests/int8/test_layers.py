@@ -338,7 +338,7 @@ def test_why_a_layer_stays(said: str, rounding: Any) -> None:
 
 @pytest.mark.slow
 def test_layers_in_the_kernels_of_inductor(rounding: Any) -> None:
-    """What rounds activations, and scales sums, is fused with what is around it."""
+    """Rounding of activations and scaling of sums are fused with the calls around a layer."""
     model, x = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.GELU()), torch.randn(3, 64)
     jitted = rounding(model, "inductor")
     with torch.no_grad():

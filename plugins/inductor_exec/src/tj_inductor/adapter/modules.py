@@ -71,14 +71,9 @@ COMPILER = re.compile(
 )
 """Imports at the head of generated code that import the compiler. Most modules use none of them."""
 
-extern_kernels = SimpleNamespace(
-    mm=torch.mm,
-    addmm=torch.addmm,
-    bmm=torch.bmm,
-    baddbmm=torch.baddbmm,
-    convolution=torch.convolution,
-    _int_mm=torch._int_mm,
-)
+_EXTERN = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_int_mm")
+
+extern_kernels = SimpleNamespace(**{n: getattr(torch, n) for n in _EXTERN if hasattr(torch, n)})
 """Operators that Inductor calls as they are, in a namespace like its own of this name."""
 
 

@@ -24,7 +24,7 @@ Key: TypeAlias = "tuple[int, bool, str]"
 
 @dataclass(eq=False)
 class Made:
-    """What `quantise` has made of a weight, which is held: no other tensor gets its address."""
+    """The results of `quantise` for a weight, which is held: no other tensor gets its address."""
 
     frozen: Frozen
     seen: int

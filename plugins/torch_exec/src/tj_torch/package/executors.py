@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import (
     Body,
-    Constant,
     Executor,
     FusionRegion,
     PackageError,
@@ -17,7 +16,7 @@ from tj_core.extend import (
     TraceEditor,
     interpreter,
 )
-from tj_core.internal import STATE, RegionKernel, plugin_executors
+from tj_core.internal import RegionKernel, plugin_executors
 
 from tj_torch.package.running import language, parsed, text_of
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from tj_core.extend import BoundSymbol, Session
 
-__all__ = ["Members", "implementations", "installed", "members", "with_states", "without_states"]
+__all__ = ["Members", "implementations", "installed", "members"]
 
 Members = tuple[dict[str, dict[str, Any]], list[dict[str, Any]], dict[str, bytes]]
 """Facts of executors by name, facts of regions, and files by name."""
@@ -101,38 +100,6 @@ def _region(kernel: RegionKernel) -> tuple[dict[str, Any], bytes]:
         "overwritten": [[i, place] for i, place in region.overwritten.items()],
     }
     return facts, text_of(trace)
-
-
-def without_states(trace: Trace) -> Trace:
-    """``trace`` without the states of executors' calls, which have no text."""
-    return _with_calls(trace, lambda call: call.replace(kwargs=_stateless(call)))
-
-
-def with_states(trace: Trace, executors: Mapping[str, Executor]) -> Trace:
-    """``trace``, of a package, with a new state for each call that had one."""
-
-    def stated(call: BoundSymbol) -> BoundSymbol:
-        assert call.executor is not None
-        rule = executors[call.executor].claims.get(Symbol.parse(call.symbol.path))
-        if rule is None or rule.value.state is None:
-            raise PackageError(f"nothing makes the state of {call.symbol}")
-        state = Constant(f"_state_{call.label}", rule.value.state(call), named=False)
-        return call.replace(kwargs=(*call.kwargs, ("state", state)))
-
-    return _with_calls(trace, stated)
-
-
-def _with_calls(trace: Trace, change: Callable[[BoundSymbol], BoundSymbol]) -> Trace:
-    """``trace`` with each call that has a state changed."""
-    editor = TraceEditor(trace)
-    for call in trace.calls:
-        has_state = f"{STATE}{call.executor}" in call.effects.ordered
-        editor.append(change(call) if has_state else call)
-    return editor.done()
-
-
-def _stateless(call: BoundSymbol) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, value) for name, value in call.kwargs if name != "state")
 
 
 def installed(executors: Mapping[str, Mapping[str, Any]]) -> dict[str, Executor]:

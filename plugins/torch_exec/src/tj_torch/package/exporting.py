@@ -19,6 +19,7 @@ from tj_core.extend import (
     size_symbols,
     symbols_in,
 )
+from tj_core.internal import without_states
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.tensor_places import held_by
@@ -32,7 +33,6 @@ from tj_torch.package import machine
 from tj_torch.package.capturing import captured, replayed
 from tj_torch.package.contract import Contract
 from tj_torch.package.executors import members as members_of
-from tj_torch.package.executors import without_states
 from tj_torch.package.given import Given
 from tj_torch.package.loaded import CONSTANTS, Package, setting
 from tj_torch.package.running import text_of

@@ -17,13 +17,14 @@ from tj_core.extend import (
     evaluate_size,
     replace_file,
 )
+from tj_core.internal import with_states
 
 from tj_torch.guards.ambient import ambient_mode
 from tj_torch.ops.context.ambient import autocast_as_in
 from tj_torch.ops.naming.paths import function_at
 from tj_torch.package.archive import opened, sealed
 from tj_torch.package.contract import Contract
-from tj_torch.package.executors import implementations, installed, with_states
+from tj_torch.package.executors import implementations, installed
 from tj_torch.package.machine import differences
 from tj_torch.package.running import parsed, program
 from tj_torch.package.tensors import packed, unpacked
