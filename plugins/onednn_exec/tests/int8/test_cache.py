@@ -111,6 +111,7 @@ def test_a_write_is_seen(write: Callable[[Any], None], rounding: Any, made: list
         assert len(made) <= 2
 
 
+@pytest.mark.slow
 def test_parameters_stay_as_they_are(rounding: Any) -> None:
     net, x = model(), torch.randn(3, 64)
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -122,6 +123,7 @@ def test_parameters_stay_as_they_are(rounding: Any) -> None:
         assert torch.equal(value, before[name])
 
 
+@pytest.mark.slow
 def test_parameters_whose_writes_nobody_counts(rounding: Any, made: list[Any]) -> None:
     """They are rounded in every call."""
     with torch.inference_mode():
@@ -163,6 +165,7 @@ def test_a_weight_that_the_program_writes(rounding: Any) -> None:
         assert torch.equal(mine.weight, theirs.weight)
 
 
+@pytest.mark.slow
 def test_a_program_that_is_gone_holds_nothing(rounding: Any) -> None:
     net = model()
     memory = weakref.ref(net[0].weight)

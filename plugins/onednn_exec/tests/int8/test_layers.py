@@ -124,6 +124,7 @@ def test_inputs_laid_out_otherwise(rounding: Any) -> None:
         near(rounding(layer, **options), layer, torch.randn(5, 128)[:, ::2])
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_each_other(rounding: Any) -> None:
     layer, x = torch.nn.Linear(64, 48), torch.randn(6, 64)
     x[3] *= 1e4
@@ -156,6 +157,7 @@ def test_zeros_infinities_and_nan(rounding: Any) -> None:
         assert torch.equal(got[1, [0, 1, 4, 5]], layer.bias[[0, 1, 4, 5]])
 
 
+@pytest.mark.slow
 def test_a_tied_weight_is_rounded_once(rounding: Any) -> None:
     class Tied(torch.nn.Module):
         def __init__(self) -> None:
@@ -188,6 +190,7 @@ class Integers(torch.nn.Module):
         return torch.mm(x, self.weight.to(x.dtype).t()) * self.scale.view(-1)
 
 
+@pytest.mark.slow
 def test_a_weight_of_integers_is_taken_as_it_is(rounding: Any) -> None:
     model, x = Integers(), torch.randn(4, 64)
     for options, relative in ({}, 0.02), (NARROW, 0.005):
@@ -198,6 +201,7 @@ def test_a_weight_of_integers_is_taken_as_it_is(rounding: Any) -> None:
         near(jitted, model, x, relative=relative)
 
 
+@pytest.mark.slow
 def test_under_autocast(rounding: Any) -> None:
     model, x = Net(), torch.randn(2, 3, 64)
     cast = torch.autocast("cpu", torch.bfloat16)(model.forward)
@@ -337,7 +341,7 @@ def test_why_a_layer_stays(said: str, rounding: Any) -> None:
 
 
 @pytest.mark.slow
-def test_layers_in_the_kernels_of_inductor(rounding: Any) -> None:
+def test_inductor_fuses_rounding_and_scaling(rounding: Any) -> None:
     """Rounding of activations and scaling of sums are fused with the calls around a layer."""
     model, x = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.GELU()), torch.randn(3, 64)
     jitted = rounding(model, "inductor")

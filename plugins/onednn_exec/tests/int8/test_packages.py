@@ -45,6 +45,7 @@ def test_weights_are_rounded_where_a_package_is_loaded(
         assert len(made) == 4 + 2
 
 
+@pytest.mark.slow
 def test_a_package_is_refused_where_sums_saturate(
     rounding: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
