@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 from tj_torch.capture.dynamo import (
+    class_data,
+    class_probes,
     containers,
     corrections,
     draws,
@@ -109,7 +111,21 @@ FEATURES: tuple[Correction, ...] = (
         "a member that is replaced on a class between calls is the one that runs",
         _members,
         None,
-        probes.members,
+        class_probes.members,
+    ),
+    Correction.of(
+        "containers of classes",
+        "a list that is an attribute of a class is that list, to read and to write",
+        _unnoticed(class_data.keep_containers),
+        None,
+        class_probes.containers,
+    ),
+    Correction.of(
+        "classes made in programs",
+        "a container that a class made by the program inherits is that of its base",
+        _unnoticed(class_data.leave_made_classes),
+        Needs(frozenset({"LOAD_BUILD_CLASS"}), _names("type")),
+        class_probes.made_classes,
     ),
     Correction.of(
         "lazy modules",

@@ -82,20 +82,6 @@ def f(x, w):
     return y / y.sum(-1, keepdim=True)
 """
 
-members = equal_to_eager(
-    """
-x = torch.ones(2)
-class Base:
-    def scale(self): return 2
-class A(Base):
-    pass
-a = A()
-def f(x): return x * a.scale()
-def change(): A.scale = lambda self: 3
-""",
-    "f(x)", "change()", "f(x)",
-)  # fmt: skip
-
 lazy_modules = equal_to_eager(
     """
 m = torch.nn.LazyLinear(2)

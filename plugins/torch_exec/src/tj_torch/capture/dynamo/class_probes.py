@@ -1,0 +1,47 @@
+"""Probes of what programs read from classes, see `tj_torch.capture.dynamo.probes`."""
+
+from __future__ import annotations
+
+from tj_torch.capture.eager_probe import equal_to_eager
+
+__all__ = ["containers", "made_classes", "members"]
+
+members = equal_to_eager(
+    """
+x = torch.ones(2)
+class Base:
+    def scale(self): return 2
+class A(Base):
+    pass
+a = A()
+def f(x): return x * a.scale()
+def change(): A.scale = lambda self: 3
+""",
+    "f(x)", "change()", "f(x)",
+)  # fmt: skip
+
+containers = equal_to_eager(
+    """
+x = torch.ones(2)
+class A:
+    calls, seen = [], set()
+class B(A): pass
+def f(x):
+    A.calls.append(len(A.calls))
+    return x * len(B.calls) + len(A.seen), B.calls, B.calls is A.calls
+""",
+    "f(x)", "f(x)", "A.seen.add(1)", "A.calls.append(7)", "f(x)", "A.calls",
+)  # fmt: skip
+
+made_classes = equal_to_eager(
+    """
+x = torch.ones(2)
+class A:
+    calls, keys = [], {}
+def f(x):
+    B = type('B', (A,), {})
+    B.calls.append(1)
+    return x * len(B.keys)
+""",
+    "f(x)", "A.keys.update(k=1)", "f(x)", "A.calls",
+)  # fmt: skip
