@@ -46,7 +46,6 @@ RIGHT_ALONE = {
     "attributes that fakes lack": "PyTorch breaks the graph by itself from 2.14 on",
     "globals of functions": "PyTorch is right by itself from 2.14 on",
     "context variables": "PyTorch breaks the graph by itself up to 2.13",
-    "containers of classes": "PyTorch is right by itself from 2.12 on",
     "members of classes": "PyTorch guards where a member is found from 2.15 on",
     "sharded modules": "its names are asked where a module is jitted, by no correction",
     "exceptions": "PyTorch has the texts of exceptions from 2.15 on",

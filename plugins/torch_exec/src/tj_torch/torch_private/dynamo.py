@@ -77,7 +77,6 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "torch._dynamo.source": {
-        "AttrSource": ("know the class of a container", "containers of classes"),
         "DictGetItemSource": ("guard a global by its dict", "globals of functions"),
         "GlobalSource": ("know a global by its module", "globals of functions"),
         "GlobalStateSource": ("guard the level of forward-mode gradients",),
@@ -122,7 +121,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "attributes that refuse",
         ),
         "ValueMutationNew": ("know a container that the program makes", "errors of data"),
-        "VariableTracker": ("have a variable for any value", "exceptions", "containers of classes"),
+        "VariableTracker": ("have the text of any value", "exceptions"),
     },
     "torch._dynamo.variables.builder": {
         "VariableBuilder": ("replace how values of a program are wrapped",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tj_torch.capture.eager_probe import equal_to_eager
 
-__all__ = ["containers", "made_classes", "members"]
+__all__ = ["lists_and_sets", "made_classes", "members"]
 
 members = equal_to_eager(
     """
@@ -20,17 +20,29 @@ def change(): A.scale = lambda self: 3
     "f(x)", "change()", "f(x)",
 )  # fmt: skip
 
-containers = equal_to_eager(
+lists_and_sets = equal_to_eager(
     """
 x = torch.ones(2)
 class A:
     calls, seen = [], set()
 class B(A): pass
+class M(torch.nn.Module):
+    kept = ([], 1)
+    def __init__(self):
+        super().__init__()
+        self.own = ([], 1)
+    def forward(self, x):
+        self.own[0].append(2)
+        return x * len(self.own[0]) + len(self.kept[0])
+m = M()
+kinds = {A}
 def f(x):
     A.calls.append(len(A.calls))
-    return x * len(B.calls) + len(A.seen), B.calls, B.calls is A.calls
+    kinds.add(len(kinds))
+    return m(x) * len(B.calls) + len(A.seen), B.calls, B.calls is A.calls
 """,
-    "f(x)", "f(x)", "A.seen.add(1)", "A.calls.append(7)", "f(x)", "A.calls",
+    "f(x)", "f(x)", "A.seen.add(1)", "A.calls.append(7)", "m.own[0].append(1)",
+    "m.kept[0].append(1)", "f(x)", "A.calls", "m.own", "len(kinds)",
 )  # fmt: skip
 
 made_classes = equal_to_eager(

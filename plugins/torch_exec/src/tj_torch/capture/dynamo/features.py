@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 from tj_torch.capture.dynamo import (
-    class_data,
+    lists_and_sets,
     class_probes,
     containers,
     corrections,
@@ -114,16 +114,16 @@ FEATURES: tuple[Correction, ...] = (
         class_probes.members,
     ),
     Correction.of(
-        "containers of classes",
-        "a list that is an attribute of a class is that list, to read and to write",
-        _unnoticed(class_data.keep_containers),
+        "lists and sets",
+        "what a program adds to a list or a set that was there before is in it, whoever has it",
+        _unnoticed(lists_and_sets.keep_lists_and_sets),
         None,
-        class_probes.containers,
+        class_probes.lists_and_sets,
     ),
     Correction.of(
         "classes made in programs",
-        "a container that a class made by the program inherits is that of its base",
-        _unnoticed(class_data.leave_made_classes),
+        "a class that the program makes is a new one in each call, with the lists of its bases",
+        _unnoticed(lists_and_sets.leave_made_classes),
         Needs(frozenset({"LOAD_BUILD_CLASS"}), _names("type")),
         class_probes.made_classes,
     ),

@@ -1,0 +1,92 @@
+"""Lists and sets that were there before: the program reads and writes these, not copies of them.
+
+Dynamo takes a list or a set of constants for a constant. So it reads one that is in a tuple of a
+module, and up to 2.11 one that is an attribute of a class: without guards, and what the program
+adds is lost. Up to 2.14 so is what it adds to a set of other objects.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tj_torch.capture.dynamo.patches import replace, stop
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+__all__ = ["keep_lists_and_sets", "leave_made_classes"]
+
+
+def keep_lists_and_sets(stack: ExitStack) -> None:
+    """Guard lists and sets, and write to those that were there before."""
+    from tj_torch.torch_private.dynamo import ConstantVariable, SideEffects, VariableBuilder
+
+    is_constant = ConstantVariable.is_literal
+
+    def refusing(original: Callable[..., bool]) -> Any:
+        def is_literal(found: object, *seen: Any) -> bool:
+            return not _changes(found) and original(found, *seen)
+
+        return staticmethod(is_literal)
+
+    def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _wrap(self: Any, value: Any) -> Any:
+            # Guarded as one constant, but written: in any order, and in a package.
+            if type(value) is set and is_constant(value):
+                return self.wrap_literal(value)
+            return original(self, value)
+
+        return _wrap
+
+    def tracking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def track_object_existing(self: Any, item: Any, variable: Any) -> Any:
+            if type(item) is set:
+                return self.track_mutable(item, variable)
+            return original(self, item, variable)
+
+        return track_object_existing
+
+    replace(stack, ConstantVariable, "is_literal", refusing)
+    replace(stack, VariableBuilder, "_wrap", wrapping)
+    replace(stack, SideEffects, "track_object_existing", tracking)
+
+
+def leave_made_classes(stack: ExitStack) -> None:
+    """Break the graph where the program makes a class by ``type(name, bases, namespace)``.
+
+    Dynamo makes one while it captures, in a module of its own, and would use that in all calls.
+    """
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if self.source is None and _is_made(self.value):
+                stop(f"{self.value.__name__} is a class that the program makes")
+
+        return init
+
+    replace(stack, _classes(), "__init__", made)
+
+
+def _classes() -> Any:
+    from tj_torch.torch_private.dynamo import user_defined
+
+    return user_defined.UserDefinedClassVariable
+
+
+def _is_made(cls: type) -> bool:
+    """Test for a class of the program's that Dynamo made: its module is one of Dynamo's."""
+    name = cls.__module__
+    return name.startswith(_DYNAMO) and not hasattr(sys.modules.get(name), cls.__name__)
+
+
+_DYNAMO = "torch._dynamo."
+
+
+def _changes(found: object) -> bool:
+    """Test for a list or a set, or a tuple with one in it."""
+    if isinstance(found, tuple):
+        return any(map(_changes, found))
+    return isinstance(found, list | set)
