@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 from tj_torch.capture.dynamo import (
-    lists_and_sets,
     class_probes,
     containers,
     corrections,
@@ -20,6 +19,7 @@ from tj_torch.capture.dynamo import (
     identity,
     iterators,
     keywords,
+    lists_and_sets,
     probes,
     releases,
     result_caches,
