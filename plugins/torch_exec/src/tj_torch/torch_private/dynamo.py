@@ -74,6 +74,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "see which objects a program makes and changes",
             "exceptions",
             "remembered results",
+            "lists and sets",
         ),
     },
     "torch._dynamo.source": {

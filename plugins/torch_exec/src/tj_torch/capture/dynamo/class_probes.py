@@ -53,7 +53,7 @@ class A:
 def f(x):
     B = type('B', (A,), {})
     B.calls.append(1)
-    return x * len(B.keys)
+    return x * len(B.keys), B
 """,
-    "f(x)", "A.keys.update(k=1)", "f(x)", "A.calls",
+    "f(x)[0]", "A.keys.update(k=1)", "f(x)[0]", "A.calls", "f(x)[1] is f(x)[1]",
 )  # fmt: skip
