@@ -26,6 +26,13 @@ class Derived(Base):
     pass
 
 
+class Counted:
+    made: list[Any] = []  # noqa: RUF012
+
+    def __init_subclass__(cls) -> None:
+        Counted.made.append(cls.__name__)
+
+
 class Module(torch.nn.Module):
     kept: tuple[list[Any], int] = ([], 1)
 
@@ -90,6 +97,11 @@ def a_made_class(x: torch.Tensor) -> Any:
     return x * len(made.seen)
 
 
+def a_class_that_is_counted(x: torch.Tensor) -> Any:
+    type("Made", (Counted,), {})
+    return x * len(Counted.made)
+
+
 def a_module(x: torch.Tensor) -> Any:
     return MODULE(x)
 
@@ -113,7 +125,7 @@ def a_set_that_is_filled_again(x: torch.Tensor) -> Any:
 
 PROGRAMS = [
     *(an_attribute, a_set_of_a_class, a_list_in_a_tuple, a_class_method, a_read, a_result, parts),
-    *(a_new_object, a_made_class, a_module),
+    *(a_new_object, a_made_class, a_class_that_is_counted, a_module),
     *(a_set_of_classes, a_set_that_shrinks, a_set_that_is_filled_again),
 ]
 
@@ -121,11 +133,11 @@ PROGRAMS = [
 def state() -> str:
     """Everything that the programs write."""
     sets = [sorted(map(str, each)) for each in (Base.seen, MODULE.own[1], KINDS, NUMBERS)]
-    return repr((Base.calls, Base.nested, MODULE.own[0], MODULE.kept, sets))
+    return repr((Counted.made, Base.calls, Base.nested, MODULE.own[0], MODULE.kept, sets))
 
 
 def reset() -> None:
-    for items in (Base.calls, Base.nested[0], MODULE.own[0], MODULE.kept[0]):
+    for items in (Counted.made, Base.calls, Base.nested[0], MODULE.own[0], MODULE.kept[0]):
         items.clear()
     for kept, first in ((Base.seen, 1), (MODULE.own[1], 1), (KINDS, Base), (NUMBERS, 1)):
         kept.clear()

@@ -122,7 +122,7 @@ FEATURES: tuple[Correction, ...] = (
     ),
     Correction.of(
         "classes made in programs",
-        "a class that the program makes is a new one in each call, with the lists of its bases",
+        "a class that the program makes is a new one in each call",
         _unnoticed(lists_and_sets.leave_made_classes),
         Needs(frozenset({"LOAD_BUILD_CLASS"}), _names("type")),
         class_probes.made_classes,

@@ -7,11 +7,10 @@ adds is lost. Up to 2.14 so is what it adds to a set of other objects.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo.patches import replace, stop
+from tj_torch.capture.dynamo.patches import forget_handlers, replace, stop
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -56,33 +55,27 @@ def keep_lists_and_sets(stack: ExitStack) -> None:
 def leave_made_classes(stack: ExitStack) -> None:
     """Break the graph where the program makes a class by ``type(name, bases, namespace)``.
 
-    Dynamo makes one while it captures, in a module of its own, and would use that in all calls.
+    Dynamo makes one while it captures, which calls ``__init_subclass__``, and takes it in all calls.
     """
+    from tj_torch.torch_private.dynamo import BuiltinVariable
 
-    def made(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            if self.source is None and _is_made(self.value):
-                stop(f"{self.value.__name__} is a class that the program makes")
+    def making(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_type(self: Any, tx: Any, found: Any, *bases: Any, **keywords: Any) -> Any:
+            if bases or keywords:
+                stop("a class that the program makes")
+            return original(self, tx, found)
 
-        return init
+        return call_type
 
-    replace(stack, _classes(), "__init__", made)
+    def folding(original: Callable[..., bool]) -> Callable[..., bool]:
+        def can_constant_fold_through(self: Any) -> bool:
+            return self.fn is not type and original(self)
 
+        return can_constant_fold_through
 
-def _classes() -> Any:
-    from tj_torch.torch_private.dynamo import user_defined
-
-    return user_defined.UserDefinedClassVariable
-
-
-def _is_made(cls: type) -> bool:
-    """Test for a class of the program's that Dynamo made: its module is one of Dynamo's."""
-    name = cls.__module__
-    return name.startswith(_DYNAMO) and not hasattr(sys.modules.get(name), cls.__name__)
-
-
-_DYNAMO = "torch._dynamo."
+    forget_handlers(stack, type)
+    replace(stack, BuiltinVariable, "call_type", making)
+    replace(stack, BuiltinVariable, "can_constant_fold_through", folding)
 
 
 def _changes(found: object) -> bool:
