@@ -55,7 +55,7 @@ def keep_lists_and_sets(stack: ExitStack) -> None:
 def leave_made_classes(stack: ExitStack) -> None:
     """Break the graph where the program makes a class by ``type(name, bases, namespace)``.
 
-    Dynamo makes one while it captures, which calls ``__init_subclass__``, and takes it in all calls.
+    Dynamo makes one while it captures, with ``__init_subclass__`` called, for all calls.
     """
     from tj_torch.torch_private.dynamo import BuiltinVariable
 
