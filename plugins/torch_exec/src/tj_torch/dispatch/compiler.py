@@ -101,7 +101,6 @@ class GraphCompiler:
         with self.own("acquire"):
             settle_numbers(graph)
             check_arrays(graph, sources)
-            check_optimizers(graph)
             check_nested(graph)
         with self.own("acquire"), self.counting():
             return acquire(
@@ -183,6 +182,7 @@ class GraphCompiler:
             frame = compiling_frame()
             self.jitted.reason = recompiled(frame)
             try:
+                check_optimizers(graph)
                 compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
             except UnheldError as error:
                 fall_back_from(self.jitted, error)

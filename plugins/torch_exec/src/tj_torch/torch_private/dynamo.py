@@ -145,6 +145,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.variables.functions": {
         "LocalGeneratorObjectVariable": ("know a generator", "iterators that leave"),
+        "SkipFunctionVariable": ("pass over graph breaks", "steps of optimizers"),
         "WrapperUserFunctionVariable": ("know a function under lru_cache", "remembered results"),
     },
     "torch._dynamo.variables.higher_order_ops": {
@@ -169,6 +170,9 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "GetAttrVariable": ("know a method that is called by hand", "contexts entered by hand"),
         "RandomVariable": ("know a random.Random", "random numbers of Python"),
         "SuperVariable": ("see what super() finds", "members of classes"),
+    },
+    "torch._dynamo.variables.optimizer": {
+        "OptimizerVariable": ("have steps computed as they are", "steps of optimizers"),
     },
     "torch._dynamo.variables.tensor": {
         "SymNodeVariable": ("know a size that is a symbol", "text of symbols",

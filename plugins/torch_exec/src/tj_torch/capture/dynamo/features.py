@@ -20,6 +20,7 @@ from tj_torch.capture.dynamo import (
     iterators,
     keywords,
     lists_and_sets,
+    optimizer_steps,
     probes,
     releases,
     result_caches,
@@ -349,6 +350,12 @@ FEATURES: tuple[Correction, ...] = (
         "addcdiv and the like are recorded, not others that round otherwise",
         _unnoticed(corrections.keep_calls_whole),
         _ROUNDED,
+    ),
+    Correction.of(
+        "steps of optimizers",
+        "numbers of an optimizer's step are computed in double precision",
+        _unnoticed(optimizer_steps.correct),
+        Needs(names=_names("_optimizer_step_code _init_group"), of_pytorch=True),
     ),
     Correction.of(
         "errors of data",

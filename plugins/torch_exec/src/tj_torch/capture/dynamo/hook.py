@@ -12,7 +12,7 @@ from tj_core.extend import TjWarning
 
 from tj_torch.capture.dynamo.adapter import CaptureFailure, compile_lock, failure_of, muted
 from tj_torch.capture.dynamo.features import corrected, say_corrections
-from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
+from tj_torch.capture.dynamo.optimizers import is_part_of_step
 from tj_torch.capture.dynamo.patches import unprofiled
 from tj_torch.capture.dynamo.reference_cycles import let_go
 from tj_torch.ops.fakes.handler_state import untouched
@@ -95,13 +95,10 @@ class _Patient:
 
         run = types.FrameAction.DEFAULT
         as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
-        reason = kept_eager(frame.f_code.co_filename)
-        # Code in `optimizer.py` asks if it is compiled, and takes other paths where it is.
-        if is_shared(frame.f_code.co_filename) or below_functionalization():
+        if is_part_of_step(frame.f_code) or below_functionalization():
             return as_it_is
         if function_mode_is_on():  # a frame after a graph break in one
             reason = "a __torch_function__ mode is on"
-        if reason is not None:
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is
         with kept():  # an error's frames, too, hold what sets the state

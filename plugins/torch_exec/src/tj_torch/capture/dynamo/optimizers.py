@@ -1,7 +1,7 @@
-"""Refuse steps of PyTorch's optimizers in captured programs; they run in eager.
+"""Steps of PyTorch's optimizers that run in eager: in part, or where torch.compile captures them.
 
-Compiled, an optimizer computes its bias corrections on tensors in float32; in eager, in Python in
-double precision.
+There an optimizer computes its bias corrections on tensors in float32; in eager, in Python in
+double precision. Other captures are corrected (`optimizer_steps`).
 """
 
 from __future__ import annotations
@@ -16,25 +16,33 @@ from typing import Any
 import torch
 from tj_core.extend import CaptureError
 
+from tj_torch.capture.dynamo.optimizer_steps import as_in_eager
 from tj_torch.capture.sources import node_source
 
-__all__ = ["OptimizerError", "check_optimizers", "is_shared", "kept_eager", "left_codes"]
+__all__ = ["OptimizerError", "check_optimizers", "is_part_of_step", "left_codes"]
 
 _FOLDER = str(Path(torch.optim.__file__).parent)
 _FILE = re.compile(re.escape(_FOLDER) + r"[/\\](\w+)\.py")
 _SAME = frozenset({"optimizer", "sgd", "lr_scheduler", "swa_utils"})
 """Files of optimizers and helpers that compute the same, compiled or not."""
+_OTHERS = frozenset({"lr_scheduler", "swa_utils"})
+_STEP = re.compile(r"^(torch_dynamo_resume_in_)?step(_at_\d+)?$")
+"""The name of a step, and of what follows a graph break in one, as the closure's backward."""
 
 
-def kept_eager(where: str) -> str | None:
+def is_part_of_step(code: CodeType) -> bool:
+    """Test for code that a step calls, or calls the step with, and that PyTorch's hook comes to.
+
+    It does where the step as a whole is not captured: compiled, its parts would be many programs.
+    """
+    found = _FILE.match(code.co_filename)
+    return found is not None and found[1] not in _OTHERS and not _STEP.search(code.co_name)
+
+
+def _kept_eager(where: str) -> str | None:
     """Reason not to compile code from the files named in ``where``, None if there is none."""
     names = {*_FILE.findall(where)} - _SAME if _FOLDER in where else ()
     return f"the optimizer {min(names)} computes otherwise where it is compiled" if names else None
-
-
-def is_shared(file: str) -> bool:
-    """Test for the file of the optimizers' shared code, which checks if it is compiled."""
-    return file == str(Path(_FOLDER) / "optimizer.py")
 
 
 class OptimizerError(CaptureError):
@@ -78,7 +86,7 @@ def check_optimizers(graph: torch.fx.GraphModule) -> None:
 
     :raises OptimizerError: naming the optimizer.
     """
-    for node in graph.graph.nodes:
-        reason = kept_eager(node.meta.get("stack_trace") or "")
+    for node in () if as_in_eager() else graph.graph.nodes:
+        reason = _kept_eager(node.meta.get("stack_trace") or "")
         if reason is not None:
             raise OptimizerError(reason, source=node_source(node))
