@@ -146,6 +146,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._dynamo.variables.functions": {
         "LocalGeneratorObjectVariable": ("know a generator", "iterators that leave"),
         "SkipFunctionVariable": ("pass over graph breaks", "steps of optimizers"),
+        "UserFunctionVariable": ("capture a function that is not to be", "steps of optimizers"),
         "WrapperUserFunctionVariable": ("know a function under lru_cache", "remembered results"),
     },
     "torch._dynamo.variables.higher_order_ops": {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo.patches import replace
+from tj_torch.capture.dynamo.patches import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -41,6 +41,7 @@ def correct(stack: ExitStack) -> None:
     from tj_torch.torch_private.dynamo import (
         OptimizerVariable,
         SkipFunctionVariable,
+        SymNodeVariable,
         TensorVariable,
         TorchInGraphFunctionVariable,
     )
@@ -55,6 +56,8 @@ def correct(stack: ExitStack) -> None:
     replace(stack, OptimizerVariable, "move_step_if_cpu", lambda _: _do_nothing)
     replace(stack, SkipFunctionVariable, "call_function", _passing_over)
     replace(stack, TensorVariable, "method_item", _reading)
+    if has(SymNodeVariable, "nb_multiply_impl"):  # from 2.13 on; before, the graph breaks
+        replace(stack, SymNodeVariable, "nb_multiply_impl", _multiplying)
 
 
 def as_in_eager() -> bool:
@@ -84,15 +87,26 @@ def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _passing_over(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass over the graph breaks of `_use_grad_for_differentiable`."""
-    from tj_torch.torch_private.dynamo import ConstantVariable, dynamo
+    """Pass over the graph breaks of `_use_grad_for_differentiable`; capture fused kernels."""
+    from tj_torch.torch_private.dynamo import ConstantVariable, UserFunctionVariable, dynamo
 
     def call_function(self: Any, tx: Any, *args: Any) -> Any:
         if self.value is dynamo.graph_break and _is_step(tx.f_code):
             return ConstantVariable.create(None)
+        fused = _fused(self.value)
+        if fused is not None:  # guarded already, as what must not be compiled
+            return UserFunctionVariable(fused).call_function(tx, *args)
         return original(self, tx, *args)
 
     return call_function
+
+
+def _fused(function: Any) -> Any:
+    """The function with a step's fused kernel that Dynamo has replaced by ``function``, or None."""
+    found = getattr(function, "_torchdynamo_orig_callable", None)
+    code = getattr(found, "__code__", None)
+    is_one = code is not None and _is_step(code) and code.co_name.startswith("_fused_")
+    return found if is_one else None
 
 
 def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,3 +120,25 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
         return None
 
     return method_item
+
+
+def _multiplying(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Multiply a number by zero, as Adagrad does with its count of steps, on a tensor.
+
+    A product of symbols would be zero for infinity, too.
+    """
+    from tj_torch.torch_private.dynamo import (
+        ConstantVariable,
+        TorchInGraphFunctionVariable,
+    )
+
+    def nb_multiply_impl(self: Any, tx: Any, other: Any, *rest: Any, **kwargs: Any) -> Any:
+        is_zero = other.is_python_constant() and other.as_python_constant() == 0
+        if not (is_zero and self.python_type() is float and _is_step(tx.f_code)):
+            return original(self, tx, other, *rest, **kwargs)
+        made = TorchInGraphFunctionVariable(torch.scalar_tensor).call_function(
+            tx, [self], {"dtype": ConstantVariable.create(torch.float64)}
+        )
+        return made.call_method(tx, "mul", [other], {}).call_method(tx, "item", [], {})
+
+    return nb_multiply_impl
