@@ -24,6 +24,8 @@ __all__ = ["as_in_eager", "correct"]
 
 _FOLDER = str(Path(torch.optim.__file__).parent)
 
+_SCHEDULERS = (Path(_FOLDER) / "lr_scheduler.py").as_posix()
+
 _STAY = frozenset(
     {
         # It asks which stream is captured, as a warning for users who do so themselves.
@@ -39,11 +41,13 @@ _STAY = frozenset(
 def correct(stack: ExitStack) -> None:
     """Let optimizers compute as in eager, until ``stack`` is left."""
     from tj_torch.torch_private.dynamo import (
+        FORCE_SKIP_FILES,
         OptimizerVariable,
         SkipFunctionVariable,
         SymNodeVariable,
         TensorVariable,
         TorchInGraphFunctionVariable,
+        VariableBuilder,
     )
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
@@ -56,6 +60,11 @@ def correct(stack: ExitStack) -> None:
     replace(stack, OptimizerVariable, "move_step_if_cpu", lambda _: _do_nothing)
     replace(stack, SkipFunctionVariable, "call_function", _passing_over)
     replace(stack, TensorVariable, "method_item", _reading)
+    replace(stack, VariableBuilder, "_wrap", _tracking)
+    # A scheduler of learning rates wraps the step in a function in its own file.
+    if _SCHEDULERS in FORCE_SKIP_FILES:
+        FORCE_SKIP_FILES.remove(_SCHEDULERS)
+        stack.callback(FORCE_SKIP_FILES.add, _SCHEDULERS)
     if has(SymNodeVariable, "nb_multiply_impl"):  # from 2.13 on; before, the graph breaks
         replace(stack, SymNodeVariable, "nb_multiply_impl", _multiplying)
 
@@ -120,6 +129,20 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
         return None
 
     return method_item
+
+
+def _tracking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what programs set on optimizers, as the wrapper of a scheduler does; Dynamo drops it."""
+    from tj_torch.torch_private.dynamo import OptimizerVariable
+
+    def _wrap(self: Any, value: Any) -> Any:
+        made = original(self, value)
+        effects = self.tx.output.side_effects
+        if isinstance(made, OptimizerVariable) and value not in effects:
+            effects.track_object_existing(value, made)
+        return made
+
+    return _wrap
 
 
 def _multiplying(original: Callable[..., Any]) -> Callable[..., Any]:
