@@ -105,7 +105,7 @@ def whole_step(jit: Jit) -> Any:
     return found
 
 
-@falls_back("compiled, optimizers compute bias corrections otherwise", "optimizer")
+@works
 def jitted_steps(jit: Jit) -> Any:
     """``optimizer.step`` itself jitted."""
     found = []

@@ -166,6 +166,8 @@ def cut(trace: Trace, records: Records, stages: Mapping[str, int] = NO_STAGES) -
         return uncut(trace)
     calls = [call for call in trace.calls if id(call) in sets]
     order = _ordered(calls, [sets[id(call)] for call in calls])
+    if order is None:
+        return uncut(trace)
     places = [order.index(sets[id(call)]) for call in calls]
     found = _cut(calls, _finer(calls, places), roots)
     # Autograd would see one tensor as the output of two nodes.
@@ -218,10 +220,11 @@ def _behind(trace: Trace, records: Records) -> set[int]:
     return found
 
 
-def _ordered(calls: Sequence[BoundSymbol], sets: Sequence[_Set]) -> list[_Set]:
+def _ordered(calls: Sequence[BoundSymbol], sets: Sequence[_Set]) -> list[_Set] | None:
     """Sort the distinct ``sets``, each after those that feed it; ties go by their last calls.
 
-    Autograd runs nodes that were made later first.
+    Autograd runs nodes that were made later first. None if two feed each other, as where gradients
+    are off: kernels for lists make the values of all parameters, and take them again.
     """
     last = {found: i for i, found in enumerate(sets)}
     maker = {p.name: s for call, s in zip(calls, sets, strict=True) for p in call.flat_outs}
@@ -230,7 +233,10 @@ def _ordered(calls: Sequence[BoundSymbol], sets: Sequence[_Set]) -> list[_Set]:
         feeds[here] |= {maker[p.name] for p in call.flat_args if p.name in maker} - {here}
     order: list[_Set] = []
     while left := sorted(last.keys() - set(order), key=last.__getitem__):
-        order.append(next(found for found in left if feeds[found] <= set(order)))
+        free = next((found for found in left if feeds[found] <= set(order)), None)
+        if free is None:
+            return None
+        order.append(free)
     return order
 
 

@@ -34,6 +34,7 @@ def writes_parameters(trace: Trace) -> Decline | None:
 
 
 def _made(call: BoundSymbol) -> Iterator[Proxy]:
-    """What ``call`` returns, but for arguments."""
+    """What ``call`` makes: without arguments that it returns, if it takes no gradients of them."""
     given = {a.output for a in call.effects.aliases if a.kind == "arg" and a.identical}
+    given = given if call.context.get("grad") is False else set()
     return (p for i, p in enumerate(call.flat_outs) if i not in given)
