@@ -9,7 +9,7 @@ the attribute is the parameter, as with ``fully_shard``: for optimizers, initial
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn import functional
 
+from tj_distributed.accumulation import LEAVES, Accumulation, leading_to
 from tj_distributed.adapter import in_backward
 from tj_distributed.sharding_checks import check
 
@@ -47,6 +48,41 @@ class Sharding:
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
     reading: bool = False
+    gradients: Accumulation = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gradients = Accumulation(self.reduced)
+
+    def read(self, shard: DTensor, leaf: torch.Tensor | None) -> torch.Tensor:
+        """All of the parameter ``shard``, whose gradient goes to ``leaf`` if there is one."""
+        if leaf is None:
+            return self.gathered(shard)
+        with torch.no_grad():
+            whole = self.gathered(shard)
+        led = leading_to(leaf, whole)
+        return led if self.tag is None else tj.tag(led, self.tag)
+
+    def reduced(self, total: torch.Tensor, shard: Any) -> torch.Tensor:
+        """The part of the average of ``total`` that belongs to ``shard``."""
+        rows, count = shard.shape[0], self.mesh.size(0)
+        padding = [0, 0] * (total.ndim - 1) + [0, -rows % count]
+        summands = DTensor.from_local(
+            functional.pad(total, padding),
+            self.mesh,
+            [Partial("avg")] * self.mesh.ndim,
+            run_check=False,
+        )
+        placements = [Shard(0), Replicate()][: self.mesh.ndim]
+        part = summands.redistribute(placements=placements).to_local()
+        part = part.narrow(0, 0, shard.to_local().shape[0]).to(shard.dtype)
+        return DTensor.from_local(
+            part,
+            shard.device_mesh,
+            shard.placements,
+            run_check=False,
+            shape=shard.shape,
+            stride=shard.stride(),
+        )
 
     def gathered(self, shard: DTensor) -> torch.Tensor:
         """All of the parameter ``shard``, in the dtype to compute in."""
@@ -114,7 +150,7 @@ def shard(
     shared = Sharding(_shards_first(mesh), _TAGS[reshard], param_dtype, reduce_dtype)
     _split(model, mesh)
     for module in model.modules():
-        _set_class(module, shared)
+        _set_class(module, shared, root=module is model)
     if policy is not None:
         _cast_at_boundary(model, policy)
     return model
@@ -154,15 +190,15 @@ def _shard_of(whole: nn.Parameter, mesh: DeviceMesh, placements: tuple[Placement
     return nn.Parameter(found, requires_grad=whole.requires_grad)
 
 
-def _set_class(module: nn.Module, shared: Sharding) -> None:
+def _set_class(module: nn.Module, shared: Sharding, root: bool) -> None:
     """Let ``module`` be of a class that gathers the parameters that it has."""
     names = tuple(
         name for name, _ in module.named_parameters(recurse=False, remove_duplicate=False)
     )
     cls: Any = type(module)  # which mypy takes for unhashable
-    if names or _has_forward(cls):
+    if names or root or _has_forward(cls):
         vars(module)[STATE] = shared
-        module.__class__ = _sharded_class(cls, names)
+        module.__class__ = _sharded_class(cls, names, root)
 
 
 def _has_forward(cls: type[nn.Module]) -> bool:
@@ -170,11 +206,13 @@ def _has_forward(cls: type[nn.Module]) -> bool:
 
 
 @functools.cache
-def _sharded_class(cls: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
+def _sharded_class(cls: type[nn.Module], names: tuple[str, ...], root: bool) -> type[nn.Module]:
     """A subclass of ``cls`` in whose forwards the parameters ``names`` are whole."""
     members: dict[str, Any] = {name: _property(name) for name in names}
     if _has_forward(cls):
         members["forward"] = _forward(cls.forward)
+    if root:
+        members["set_requires_gradient_sync"] = _set_requires_gradient_sync
     members |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     return type(cls.__name__, (cls,), members)
 
@@ -196,6 +234,15 @@ def _forward(forward: Any) -> Any:
     return reading
 
 
+def _set_requires_gradient_sync(self: Any, requires_gradient_sync: bool) -> None:
+    """Let backwards reduce gradients, or add them up without communication.
+
+    To be called before the forward. Sums are reduced in the next backward that synchronises.
+    """
+    shared = vars(self)[STATE]
+    shared.gradients.set_sync(self, requires_gradient_sync, shared.dtypes)
+
+
 def _property(name: str) -> property:
     """The parameter ``name``: whole while a forward runs, else what is registered."""
 
@@ -205,7 +252,10 @@ def _property(name: str) -> property:
         if not isinstance(found, DTensor):
             return found
         shared = vars(self)[STATE]
-        return shared.gathered(found) if shared.reading or _runs_again() else found
+        if not (shared.reading or _runs_again()):
+            return found
+        leaves = vars(self).get(LEAVES, _NO_LEAVES) if shared.gradients.on else _NO_LEAVES
+        return shared.read(found, leaves.get(name))
 
     return property(read)
 
@@ -213,6 +263,9 @@ def _property(name: str) -> property:
 def _runs_again() -> bool:
     """Test for a checkpointed part of a forward, which eager's backward runs again."""
     return not torch.compiler.is_compiling() and in_backward()
+
+
+_NO_LEAVES: dict[str, torch.Tensor] = {}
 
 
 def _cast_at_boundary(model: nn.Module, policy: MixedPrecisionPolicy) -> None:
