@@ -137,13 +137,18 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "errors of data",
             "contexts entered by hand",
         ),
-        "GradModeVariable": ("know gradients that are switched off", "contexts entered by hand"),
+        "GradModeVariable": ("know gradients that are switched off", "contexts entered by hand",
+                             "gradients of collectives"),
     },
     "torch._dynamo.variables.dicts": {
         "ConstDictVariable": ("replace look-ups in dicts", "missing keys", "order of keys",
                               "dicts of objects"),
     },
     "torch._dynamo.variables.functions": {
+        "CollectiveFunctionRewriteVariable": (
+            "capture collectives that write without gradients",
+            "gradients of collectives",
+        ),
         "LocalGeneratorObjectVariable": ("know a generator", "iterators that leave"),
         "SkipFunctionVariable": ("pass over graph breaks", "steps of optimizers"),
         "UserFunctionVariable": ("capture a function that is not to be", "steps of optimizers"),

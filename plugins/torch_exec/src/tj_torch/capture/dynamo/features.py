@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 from tj_torch.capture.dynamo import (
+    collectives,
     class_probes,
     containers,
     corrections,
@@ -356,6 +357,17 @@ FEATURES: tuple[Correction, ...] = (
         "numbers of an optimizer's step are computed in double precision",
         _unnoticed(optimizer_steps.correct),
         Needs(names=_names("_optimizer_step_code _init_group"), of_pytorch=True),
+    ),
+    Correction.of(
+        "gradients of collectives",
+        "a collective that writes to a tensor has no gradient of its own",
+        _unnoticed(collectives.correct),
+        Needs(
+            names=_names(
+                "all_reduce all_gather all_gather_into_tensor reduce_scatter_tensor "
+                "all_to_all_single _all_gather_base _reduce_scatter_base"
+            )
+        ),
     ),
     Correction.of(
         "errors of data",
