@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tj_core.analysis.alias import Place, Storage, ViewStep, same_objects
 from tj_core.analysis.bound_sizes import SizePlace
+from tj_core.analysis.overlaps import Overlap
 from tj_core.api import backend_state
 from tj_core.cli.programs import add_target, run_target
 from tj_core.compile.collection import collecting_less
@@ -61,6 +62,7 @@ __all__ = [
     "Figures",
     "Fragment",
     "Operation",
+    "Overlap",
     "Page",
     "Place",
     "Recompiler",

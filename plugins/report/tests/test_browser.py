@@ -150,3 +150,25 @@ def test_a_gpt_of_twelve_layers_opens_in_two_seconds(browser, errors, tmp_path):
     time.sleep(0.2)
     assert "return" in box.text
     assert errors() == []
+
+
+def test_collectives_are_drawn(browser, errors, tmp_path):
+    import torch.distributed as dist
+
+    def summed(x):
+        y = x * 2
+        dist.all_reduce(y)
+        return x.sin() + y
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        program = tj.jit(summed, plugins=["torch", "autograd", "distributed", plugin])
+        program(torch.ones(3))
+        opened(browser, tj.report(program, tmp_path / "page.html"))
+    finally:
+        dist.destroy_process_group()
+    click(browser, "[data-tab=collectives]")
+    assert browser.find_element("css selector", "svg.timeline .hidden rect").is_displayed()
+    assert "started after" in shown(browser)
+    assert "wait_tensor" in shown(browser)
+    assert errors() == []

@@ -11,6 +11,7 @@ from tj_core import explain
 from tj_core.internal import printed_lines
 
 from tj_report.memory import memory_over, memory_svg, readable
+from tj_report.timeline import HEADER, rows, timeline_svg
 
 if TYPE_CHECKING:
     from tj_core.extend import BoundSymbol, Trace
@@ -51,6 +52,7 @@ def program_data(program: CompiledProgram) -> dict[str, Any]:
     stages = [_stage(t, claimed, lines, sources, executors) for t in program.traces]
     explanation = explain(program)
     memory = memory_over(program.traces[-1])
+    started = explanation.overlaps.get(program.part, ())
     return {
         "lines": lines.values,
         "sources": sources.values,
@@ -66,6 +68,8 @@ def program_data(program: CompiledProgram) -> dict[str, Any]:
         "memory": memory_svg(memory),
         "peak": readable(max(memory, default=0)),
         "collectives": collectives(program.traces[-1].calls),
+        "timeline": timeline_svg(started),
+        "started": [HEADER, *rows(started)] if started else [],
     }
 
 

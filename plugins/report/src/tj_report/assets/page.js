@@ -188,10 +188,18 @@ function showMemory() {
   by("memory-plot").innerHTML = data(current).memory;  // numbers and tags that tj-report wrote
 }
 
+function showCollectives() {
+  const program = data(current), [header, ...rows] = program.started;
+  by("timeline").hidden = !rows.length;
+  by("timeline-plot").innerHTML = program.timeline;  // its texts are escaped
+  if (rows.length) table(by("started-table"), header, rows);
+  table(by("collectives-table"), ["call", "operation", "source"], program.collectives);
+}
+
 const panels = {
   trace: showTrace, diff: showDiff, claims: showClaims, regions: showRegions, memory: showMemory,
   code: () => { by("code-text").textContent = data(current).code || "It is not compiled yet."; },
-  collectives: () => table(by("collectives-table"), ["call", "operation", "source"], data(current).collectives),
+  collectives: showCollectives,
 };
 
 function show(name) {
