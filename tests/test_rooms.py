@@ -46,7 +46,7 @@ ROOMS = {
     "tj_distributed": (
         "options", "wrappers", "names", "adapter", "sequence", "facts", "agreement", "waits",
         "groups", "schedule", "transform", "buckets", "overlap", "merge", "sharding_checks",
-        "sharding", "probes", "testing", "plugin",
+        "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
         "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",
@@ -67,7 +67,7 @@ ROOMS = {
         "options", "device", "names", "adapter", "memory", "segment", "waits", "plan", "transform",
         "dialect", "testing", "plugin",
     ),
-    "tj_report": ("memory", "data", "page", "command", "plugin"),
+    "tj_report": ("memory", "timeline", "data", "page", "command", "plugin"),
     "tj_conformance": (
         "options", "suites", "sampling", "output", "chunks", "fuser", "oracle", "programs", "names",
         "meaning", "databases", "models", "gradients", "executor", "sweep", "installed", "plugin",

@@ -30,7 +30,7 @@ def _sharded() -> Any:
 
 S = _sharded()
 SYNC = (True, False, False, True, True, False, True)
-"""Whether each backward synchronises."""
+"""The backwards that synchronise are true."""
 
 
 def loss_of(run: Callable[[torch.Tensor], torch.Tensor], step: int) -> torch.Tensor:

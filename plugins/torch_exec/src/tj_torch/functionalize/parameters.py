@@ -34,7 +34,7 @@ def writes_parameters(trace: Trace) -> Decline | None:
 
 
 def _made(call: BoundSymbol) -> Iterator[Proxy]:
-    """What ``call`` makes: without arguments that it returns, if it takes no gradients of them."""
+    """The outputs of ``call``, but for arguments that it returns and takes no gradients of."""
     given = {a.output for a in call.effects.aliases if a.kind == "arg" and a.identical}
     given = given if call.context.get("grad") is False else set()
     return (p for i, p in enumerate(call.flat_outs) if i not in given)

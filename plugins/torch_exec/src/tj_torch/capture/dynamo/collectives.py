@@ -46,7 +46,7 @@ def _without_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _written(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
-    """What ``function`` writes: its first argument, a tensor or a list, unless it sends that."""
+    """The tensors that ``function`` writes: its first argument, or those in it, unless sent."""
     if function.__name__ == "isend":
         return []
     given = [*args, *(kwargs[name] for name in signature(function).parameters if name in kwargs)]
