@@ -237,6 +237,10 @@ def test_parameters_of_several_types() -> None:
                 value.grad = torch.randn(3).to(value.dtype)
             step()
         results.append([list(values), optimizer.state_dict()["state"]])
+        if wrap is tj.jit:
+            assert not tj.stats(step).fallbacks
+            names = [call.symbol.qualname for call in tj.last_trace(step).calls]
+            assert names.count("torch._foreach_maximum_") == len(kinds), "a list for each type"
     same(*results)
 
 

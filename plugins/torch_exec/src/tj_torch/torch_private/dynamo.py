@@ -26,6 +26,9 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "GlobalStateGuard": ("guard modes of the whole process",),
         "TensorGuards": ("guard sizes, types and strides of tensors",),
     },
+    "torch._C": {
+        "_group_tensors_by_device_and_dtype": ("group tensors by type", "steps of optimizers"),
+    },
     "torch._decomp": {
         "decompositions": ("replace the formula of an LSTM's layer", "states of an LSTM"),
     },
@@ -158,6 +161,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "AutogradFunctionApplyVariable": ("call a Function", "autograd.Function"),
     },
     "torch._dynamo.variables.lists": {
+        "ListVariable": ("have lists", "steps of optimizers"),
         "BaseListVariable": ("replace methods of lists and tuples", "tensors in containers",
                              "text of symbols", "autograd.Function", "bounds of deques",
                              "sizes that are mapped"),

@@ -31,8 +31,6 @@ _STAY = frozenset(
         # It asks which stream is captured, as a warning for users who do so themselves.
         "_accelerator_graph_capture_health_check",
         "_cuda_graph_capture_health_check",
-        # The groups are made by a function in C++, so that kernels for lists get lists of one type.
-        "_group_tensors_by_device_and_dtype",
     }
 )
 """Functions that compute the same, compiled or not."""
@@ -48,6 +46,7 @@ def correct(stack: ExitStack) -> None:
         TensorVariable,
         TorchInGraphFunctionVariable,
         VariableBuilder,
+        _group_tensors_by_device_and_dtype,
     )
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
@@ -55,6 +54,9 @@ def correct(stack: ExitStack) -> None:
     answer = handlers[asked]
     stack.callback(handlers.__setitem__, asked, answer)
     handlers[asked] = _answering(answer)
+    known = handlers.get(_group_tensors_by_device_and_dtype)
+    handlers[_group_tensors_by_device_and_dtype] = _grouped
+    stack.callback(_put_back, handlers, _group_tensors_by_device_and_dtype, known)
     # Dynamo takes the path for CUDA graphs, and moves counts of steps to the parameters' device.
     replace(stack, OptimizerVariable, "_set_capturable", lambda _: _do_nothing)
     replace(stack, OptimizerVariable, "move_step_if_cpu", lambda _: _do_nothing)
@@ -93,6 +95,44 @@ def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, tx, *args, **kwargs)
 
     return handle
+
+
+def _put_back(handlers: dict[Any, Any], function: Any, known: Any) -> None:
+    if known is None:
+        del handlers[function]
+    else:
+        handlers[function] = known
+
+
+def _grouped(self: Any, tx: Any, lists: Any, with_indices: Any = None) -> Any:
+    """Group ``lists`` by device and type of the first one's tensors, as a function in C++ does.
+
+    Kernels for lists take those of one device and type. Dynamo's own function, where it has one,
+    fills empty lists with None.
+    """
+    from tj_torch.torch_private.dynamo import (
+        ConstDictVariable,
+        ListVariable,
+        TupleVariable,
+        ValueMutationNew,
+        VariableTracker,
+    )
+
+    def made(items: list[Any]) -> Any:  # complex parameters are replaced by views in it
+        return ListVariable(items, mutation_type=ValueMutationNew())
+
+    columns = [each.realize().items for each in lists.realize().items]
+    places: dict[tuple[Any, Any], list[int]] = {}
+    for i, variable in enumerate(columns[0]):
+        tensor = variable.realize()
+        places.setdefault((tensor.device, tensor.dtype), []).append(i)
+    numbered = with_indices is not None and with_indices.as_python_constant()
+    found = {}
+    for key, group in places.items():
+        parts = [made([column[i] for i in group] if column else []) for column in columns]
+        indices = VariableTracker.build(tx, group if numbered else [])
+        found[VariableTracker.build(tx, key)] = TupleVariable([made(parts), indices])
+    return ConstDictVariable(found, dict)
 
 
 def _passing_over(original: Callable[..., Any]) -> Callable[..., Any]:
