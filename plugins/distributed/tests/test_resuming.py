@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tj_conformance.sampling import FULL
 from torch import distributed
 
 if not distributed.is_gloo_available():
@@ -53,7 +54,10 @@ def test_torchrun_starts_a_job_again(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_faults(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "tests" / "tj_suites"), "faults", "--runs", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    """Two runs; with ``TJ_FULL=1`` 50 of each of the six moments, which takes an hour or two."""
+    runs = 6 * 50 if FULL else 2
+    command = [sys.executable, str(ROOT / "tests" / "tj_suites"), "faults", "--runs", str(runs)]
+    seconds = 300 + 100 * runs
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 went wrong" in done.stdout
