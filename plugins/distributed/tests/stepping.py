@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,16 +53,21 @@ def _trained(how: str, name: str, wrap: Callable[[Any], Any]) -> tuple[Any, Any]
     return found, step
 
 
-def compared(how: str, name: str) -> dict[str, Any]:
-    """Parameters and state of the case ``name``, and what became of the step."""
+def compared(how: str, name: str, functional: bool = False) -> dict[str, Any]:
+    """Parameters and state of the case ``name``, and what became of the step.
+
+    ``functional``: parameters are made anew, and the program is one on local tensors.
+    """
     torch.compiler.reset()
     eager, _ = _trained(how, name, lambda step: step)
-    jitted, step = _trained(how, name, tj.jit)
+    options = {"torch": {"functional": "always"}} if functional else {}
+    jitted, step = _trained(how, name, functools.partial(tj.jit, **options))
     trace = tj.last_trace(step)
     return {
         "eager": eager,
         "jitted": jitted,
         "fallbacks": [str(f.reason) for f in tj.stats(step).fallbacks],
         "entries": tj.stats(step).entries,
-        "on shards": [c.symbol.qualname for c in trace.calls if c.on_subclass],
+        "on shards": sum(c.on_subclass for c in trace.calls),
+        "written": sum(bool(c.effects.mutates) for c in trace.calls),
     }

@@ -1,4 +1,4 @@
-"""Steps of optimizers over shards: one program on local tensors, equal to eager to the bit."""
+"""Steps of optimizers over shards: one program, equal to eager to the bit."""
 
 from __future__ import annotations
 
@@ -21,18 +21,26 @@ NAMES = (
 )  # fmt: skip
 
 
-def check(ranks: Ranks, how: str, name: str) -> None:
-    for found in ranks.run(FILE, "compared", how, name):
+def check(ranks: Ranks, how: str, name: str, functional: bool = False) -> None:
+    for found in ranks.run(FILE, "compared", how, name, functional):
         assert isinstance(found, dict), found
         assert not differences(found["eager"], found["jitted"])
         assert found["fallbacks"] == []
         # Momentum begins with the gradient: another program.
         assert found["entries"] == 1 + name.startswith("SGD")
-        assert found["on shards"] == []
+        assert bool(found["on shards"]) != functional
+        assert bool(found["written"]) != functional, "shards are written in place"
 
 
 def test_a_step_over_shards(ranks: Ranks) -> None:
     check(ranks, "shard", "AdamW lists")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["AdamW lists", "SGD"])
+def test_a_functional_step(name: str, ranks: Ranks) -> None:
+    """On local tensors; kernels for lists make the values of all parameters, and take them."""
+    check(ranks, "shard", name, functional=True)
 
 
 @pytest.mark.slow

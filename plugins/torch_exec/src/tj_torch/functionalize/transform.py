@@ -23,7 +23,7 @@ from tj_torch.functionalize.functionalize import OVERWRITTEN, functionalize
 from tj_torch.functionalize.internal_views import with_roots
 from tj_torch.functionalize.objects import Unsuitable
 from tj_torch.functionalize.parameters import writes_parameters
-from tj_torch.ops.expansion.kinds import TENSOR_KINDS, Kinds, names_in
+from tj_torch.ops.expansion.kinds import TENSOR_KINDS, Kinds
 
 __all__ = ["When", "functional"]
 
@@ -39,9 +39,7 @@ def functional(when: When) -> Transform:
     def apply(trace: Trace, context: PassContext) -> Trace | Outcome:
         if when == "never" or (when == "auto" and not _needed(trace, context)):
             return context.skip_stage()
-        # Tensors of subclasses are made dense in functional programs alone.
-        dense = when != "always" and not any(names_in(trace.inputs))
-        if dense and (left := writes_parameters(trace)):
+        if when != "always" and (left := writes_parameters(trace)):
             return context.decline(left)
         if Stage.JOINT in context.produced:
             trace = with_roots(trace, expand=context.expand, tags=context.tags)
