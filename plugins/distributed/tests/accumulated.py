@@ -83,7 +83,7 @@ def compared(name: str, replicas: bool = False, single: bool = False) -> dict[st
 
 
 def saved() -> dict[str, int]:
-    """Bytes that programs save which reduce gradients, and which keep them."""
+    """Bytes saved by programs with and without reductions of gradients."""
     found = {}
     for reshard in (True, False):
         for sync in (True, False):
