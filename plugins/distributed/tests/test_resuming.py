@@ -53,6 +53,17 @@ def test_torchrun_starts_a_job_again(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "tensor_parallel"])
+def test_losses_as_installed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All plugins and no variable: regions read what collectives of the forward have made."""
+    expected = torchrun(name, tmp_path / "exact").split()
+    for variable in [v for v in os.environ if v.startswith("TJ_") and v != "TJ_CACHE_DIR"]:
+        monkeypatch.delenv(variable)
+    got = torchrun(name, tmp_path / "installed").split()
+    assert list(map(float, got)) == pytest.approx(list(map(float, expected)), rel=1e-3)
+
+
+@pytest.mark.slow
 def test_faults(tmp_path: Path) -> None:
     """Two runs; with ``TJ_FULL=1`` 50 of each of the six moments, which takes an hour or two."""
     runs = 6 * 50 if FULL else 2

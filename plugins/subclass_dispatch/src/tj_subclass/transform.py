@@ -29,6 +29,7 @@ from tj_core.extend import (
     can_inline,
     dce,
     is_subclass,
+    leaves,
     requires_grad,
     with_args,
 )
@@ -86,12 +87,22 @@ def _is_tracked(call: BoundSymbol) -> bool:
     return any(map(requires_grad, call.flat_outs))
 
 
+def _returned(trace: Trace) -> frozenset[str]:
+    """Names of values that no call reads but methods, whose results the caller gets."""
+    read = {p.name for c in trace.calls if c.symbol != METHOD for p in c.flat_args}
+    found = {p.name for p in leaves(trace.outputs) if isinstance(p, Proxy)} - read
+    for call in reversed(trace.calls):
+        if call.symbol == METHOD and any(p.name in found for p in call.flat_outs):
+            found |= {p.name for p in call.flat_args} - read
+    return frozenset(found)
+
+
 @dataclass
 class _Lowering:
     """Lowering of one program. ``parts`` are the dense tensors in values, by name.
 
     ``cut`` has the values that require gradients as operators on subclasses see them, by name;
-    ``late`` the names of results that somebody else waits for.
+    ``late`` the names of results that somebody else waits for; ``returned``: see `_returned`.
     """
 
     trace: Trace
@@ -99,11 +110,13 @@ class _Lowering:
     parts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     cut: dict[str, Proxy] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)
+    returned: frozenset[str] = frozenset()
 
     def lowered(self) -> Trace:
         """The program over dense tensors."""
         self.editor = TraceEditor(self.trace, self.context.tags)
         self.tracked = any(map(_is_tracked, self.trace.calls))
+        self.returned = _returned(self.trace)
         for call in self.trace.calls:
             self.step(self.editor.moved(call))
         outputs = self.editor.mapped(self.trace.outputs)
@@ -187,9 +200,10 @@ class _Lowering:
     def waits(self, call: BoundSymbol) -> bool:
         """True for a method that leaves the wait for its result to whoever reads it.
 
-        In eager the caller may get such a result, an `AsyncCollectiveTensor`.
+        In eager the caller may get such a result, an `AsyncCollectiveTensor`. Calls inside of the
+        program get what has been waited for: a kernel of a region would read a tensor without data.
         """
-        if call.symbol != METHOD:
+        if call.symbol != METHOD or not any(p.name in self.returned for p in call.flat_outs):
             return False
         found = bool(dict(call.kwargs).get("async_op"))
         found = found or any(p.name in self.late for p in call.flat_args)

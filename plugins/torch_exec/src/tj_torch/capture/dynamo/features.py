@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 from tj_torch.capture.dynamo import (
-    collectives,
     class_probes,
+    collectives,
     containers,
     corrections,
     draws,
