@@ -27,6 +27,7 @@ class _Arguments:
     autocast: Any
     dynamic: bool | None
     fullgraph: bool | None
+    on_miss: str | None
     frontend: str | None
     session: Session | None
     options: dict[str, Any]
@@ -57,6 +58,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "transforms": (_all(Transform), "a list of Transform records"),
     "dynamic": (lambda value: isinstance(value, bool), "True, False or None"),
     "fullgraph": (lambda value: isinstance(value, bool), "True, False or None"),
+    "on_miss": (lambda value: value in ("compile", "eager"), '"compile" or "eager"'),
     "frontend": (lambda value: isinstance(value, str), "a name"),
     "session": (lambda value: isinstance(value, Session), "a Session"),
 }
@@ -81,6 +83,7 @@ def jit(
     autocast: Any = None,
     dynamic: bool | None = None,
     fullgraph: bool | None = None,
+    on_miss: str | None = None,
     frontend: str | None = None,
     session: Session | None = None,
     **options: Any,
@@ -98,6 +101,8 @@ def jit(
     :param dynamic: True for all sizes as symbols, False for none, None for those that change.
     :param fullgraph: True: a program that cannot be captured whole is an error; None: as the
         config says.
+    :param on_miss: what a call does that no program is there for: ``"compile"`` one, or run in
+        ``"eager"`` at once, while a thread compiles behind it; None: as the config says.
     :param frontend: the frontend's name, instead of the first that accepts ``fn``.
     :param session: the session to compile in, instead of the project's.
     :param options: config keys (``check=2``), and plugins' options (``inductor={"minimum": 3}``).
@@ -105,7 +110,16 @@ def jit(
     :raises PluginError: if no plugin can capture ``fn``.
     """
     arguments = _Arguments(
-        plugins, executors, transforms, autocast, dynamic, fullgraph, frontend, session, options
+        plugins,
+        executors,
+        transforms,
+        autocast,
+        dynamic,
+        fullgraph,
+        on_miss,
+        frontend,
+        session,
+        options,
     )
     if fn is None:
         return lambda target: _jit(target, arguments)
@@ -143,7 +157,7 @@ def _state(fn: Any, session: Session, arguments: _Arguments) -> Jitted:
         fn,
         session,
         session.pipeline(arguments.transforms or (), arguments.executors),
-        JitOptions(arguments.dynamic, arguments.autocast, arguments.fullgraph),
+        JitOptions(arguments.dynamic, arguments.autocast, arguments.fullgraph, arguments.on_miss),
         arguments.as_dict(),
         lambda other: _jit(other, arguments),
     )

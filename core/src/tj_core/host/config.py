@@ -36,6 +36,10 @@ REST = "..."
 """The item that stands for the defaults in a list of names."""
 
 
+OnMiss = Literal["compile", "eager"]
+"""Answers of a call that no program is there for."""
+
+
 Topic = Literal["all", "compile", "graph_breaks", "recompiles"]
 """The topics of log lines."""
 
@@ -61,6 +65,8 @@ class CoreOptions:
     - ``enable``: compile; if false, all jitted programs run as they were written.
     - ``fullgraph``: a program that cannot be captured whole is an error, as with the option of
       ``torch.compile``; left out, as ``strict`` says.
+    - ``on_miss``: what a call does that no program is there for: ``"compile"`` one, or run in
+      ``"eager"`` at once, while a thread compiles behind it.
     - ``max_entries``: the number of specialisations of one function that are kept.
     - ``recompile_limit``: the number of these for values of one Python object, such as strings;
       calls with other values run eagerly.
@@ -85,6 +91,7 @@ class CoreOptions:
     strict: bool = False
     enable: bool = True
     fullgraph: bool | None = None
+    on_miss: OnMiss = "compile"
     max_entries: int = 64
     recompile_limit: int = 8
     frontend: str | None = None

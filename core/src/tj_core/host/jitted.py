@@ -94,6 +94,7 @@ class JitOptions:
     dynamic: bool | None = None
     autocast: Any = None
     fullgraph: bool | None = None
+    on_miss: str | None = None
 
 
 @dataclass(eq=False)
@@ -116,8 +117,9 @@ class Entry:
 class Stats:
     """Counters of one jitted callable; ``seconds`` are compile time by pass.
 
-    ``calls`` = ``hits`` + ``misses``; a miss compiles. ``evicted`` counts entries dropped for
-    ``max_entries``, ``invalidated`` those dropped because an object they depend on was freed.
+    ``calls`` = ``hits`` + ``misses``; a miss compiles, but for ``eager`` of them, which were
+    answered in eager (``on_miss``). ``evicted`` counts entries dropped for ``max_entries``,
+    ``invalidated`` those dropped because an object they depend on was freed.
     ``memo_hits`` and ``memo_misses`` count expansions taken from and put into the session's memo.
     Of the distinct regions of each program, ``region_hits`` were compiled in the session before,
     ``region_kept`` were taken from the cache on disk, and ``region_misses`` were compiled.
@@ -126,6 +128,7 @@ class Stats:
 
     hits: int = 0
     misses: int = 0
+    eager: int = 0
     entries: int = 0
     evicted: int = 0
     invalidated: int = 0
@@ -271,6 +274,12 @@ class Jitted:
         core = self.session.config.core
         chosen = (self.options.fullgraph, core.fullgraph, core.strict)
         return next(value for value in chosen if value is not None)
+
+    @property
+    def on_miss(self) -> str:
+        """Answer of a call that no program is there for: ``"compile"``, or ``"eager"`` at once."""
+        chosen = self.options.on_miss
+        return self.session.config.core.on_miss if chosen is None else chosen
 
     def showing(self) -> contextlib.AbstractContextManager[None]:
         """A block around capture and compilation, which show their progress on a terminal."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from tj_core.internal import collecting_less
 
 from tj_torch.capture.dynamo import adapter as dynamo
+from tj_torch.dispatch.background import Background
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.error_notes import with_notes
 from tj_torch.dispatch.fallbacks import stand_aside
@@ -57,6 +58,10 @@ class Call(Protocol[R]):
     @property
     def frame(self) -> dict[str, Any]:
         """The locals on which `Made.explain` checks guards."""
+        ...
+
+    def copied(self) -> Call[R]:
+        """The same call, with the containers of its arguments as they are now."""
         ...
 
     def found(self, rows: tuple[R, ...]) -> R | None:
@@ -157,6 +162,9 @@ class Dispatcher(Generic[R]):
         self.compiler = compiler
         self.programs = programs
         self.entries: Entries[R] = Entries(jitted, programs.publish)
+        self.background: Background[R] | None = None
+        if jitted.on_miss == "eager":
+            self.background = Background()
         self.elsewhere: Callable[..., Any] | None = None
         self.elsewhere_calls = 0
         self.found_late = 0
@@ -183,7 +191,8 @@ class Dispatcher(Generic[R]):
 
     def hits(self) -> int:
         """Number of calls that found a compiled entry, here or below PyTorch's hook."""
-        compiled_there = self.jitted.stats.misses - len(self.entries)
+        stats = self.jitted.stats
+        compiled_there = stats.misses - stats.eager - self.entries.called
         found = self.programs.hits() + self.found_late
         return found + max(0, self.elsewhere_calls - compiled_there)
 
@@ -210,44 +219,61 @@ class Dispatcher(Generic[R]):
             self.elsewhere_calls += 1
             return call.instead(self.elsewhere)
         function = self.programs.outside(self)
-        return self._compiled(call) if function is None else call.instead(function)
+        if function is not None:
+            return call.instead(function)
+        if self.background is not None:
+            return self.background.answer(self, call)
+        return self._compiled(call)
 
     def _compiled(self, call: Call[R]) -> Any:
         """Result of a program for ``call``: one that another thread has added, or a new one."""
-        own = (_RefusedError, _SwitchedOffError)
-        failures: tuple[type[Exception], ...] = (*own, *self.programs.failures)
         while True:
             try:
-                # One compilation at a time in the process: sessions share expansions, and Dynamo
-                # has global state. Dynamo's lock is taken first, as where it calls the backend.
-                given = self.programs.given(call)
-                with (
-                    dynamo.compiling(given),
-                    self.jitted.lock,
-                    self.jitted.showing(),
-                    collecting_less(),
-                ):
-                    late = call.found(self.entries.rows)
-                    row = self._compile(call) if late is None else late
-            except failures as error:
+                row, late = self.compile(call, called=True)
+            except self._failures as error:
                 failure = error.with_traceback(None)  # the traceback holds this frame: a cycle
                 break
             result = call.run(row)
             if result is not MISSED:
-                self.found_late += late is not None
+                self.found_late += late
                 return result
-            if late is None:
+            if not late:
                 failure = _RefusedError(_UNFIT)
                 break
         # Outside of the handler, so that the program's own error is not chained to the failure.
         try:
-            function = self._without(failure)
+            function = self.without(failure)
         finally:
             del failure
         return call.instead(function)
 
-    def _compile(self, call: Call[R]) -> R:
-        function = self.switches.uncompiled(lambda: self._failing(call))
+    def compile(self, call: Call[R], *, called: bool = False) -> tuple[R, bool]:
+        """Row for ``call``, which is ``called`` or prepared for; True if another thread made it.
+
+        :raises Exception: one that `without` takes.
+        """
+        # One compilation at a time in the process: sessions share expansions, and Dynamo
+        # has global state. Dynamo's lock is taken first, as where it calls the backend.
+        given = self.programs.given(call)
+        with (
+            dynamo.compiling(given),
+            self.jitted.lock,
+            self.jitted.showing(),
+            collecting_less(),
+        ):
+            late = call.found(self.entries.rows)
+            return (self._compile(call, called), False) if late is None else (late, True)
+
+    @property
+    def _failures(self) -> tuple[type[Exception], ...]:
+        return (_RefusedError, _SwitchedOffError, *self.programs.failures)
+
+    def uncompiled(self, call: Call[R]) -> Callable[..., Any] | None:
+        """Function that runs ``call``, where PyTorch's stance says that it is not compiled for."""
+        return self.switches.uncompiled(lambda: self._failing(call))
+
+    def _compile(self, call: Call[R], called: bool) -> R:
+        function = self.uncompiled(call)
         if function is not None:
             raise _SwitchedOffError(function)
         reason = recurs(self.explain.values(), call.frame, self.limit)
@@ -258,7 +284,7 @@ class Dispatcher(Generic[R]):
         made.entry.reason = why
         if made.explain is not None:
             self.explain[made.entry] = made.explain
-        self.entries.add(made.entry, made.row)
+        self.entries.add(made.entry, made.row, called=called)
         if not call.holds(made.row):
             self.entries.fall_back(_UNFIT, None)
         return made.row
@@ -274,13 +300,22 @@ class Dispatcher(Generic[R]):
         guard = explain(call.frame) if explain is not None else None
         return changed(guard, call.frame) if guard else ""
 
-    def _without(self, failure: Exception) -> Callable[..., Any]:
-        """Function that runs a call without a program, because of ``failure``."""
+    def without(self, failure: Exception) -> Callable[..., Any]:
+        """Function that runs a call without a program, because of ``failure``.
+
+        A failure of none of the known kinds comes from a compilation behind a call.
+        """
         if isinstance(failure, _SwitchedOffError):
             return failure.function
-        if not isinstance(failure, _RefusedError):
+        if isinstance(failure, self.programs.failures):
             return self.programs.without(self, failure)
-        self.entries.fall_back(str(failure), None)
+        if isinstance(failure, _RefusedError):
+            self.entries.fall_back(str(failure), None)
+        else:
+            text = f"{type(failure).__name__}: {failure}"
+            source = getattr(failure, "source", None)
+            self.entries.fall_back(f"not compiled behind the program: {text}", source)
+            self.elsewhere = self.programs.original
         return with_notes(self.jitted, self.programs.original)
 
     def trial(

@@ -13,6 +13,7 @@ from tj_core.extend import CaptureError, Compilation, Entry, Fallback, Jitted, P
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.sources import stack_source
+from tj_torch.dispatch.copies import copy_containers
 from tj_torch.dispatch.dispatcher import Dispatcher, Made, weakly
 from tj_torch.dispatch.error_notes import note_line, with_notes
 from tj_torch.dispatch.fallbacks import first_lines
@@ -43,6 +44,11 @@ _RUN_LATER = (
 )
 """Tests for functions whose call returns before the body has run."""
 
+_NOT_BEHIND = (
+    "it runs in eager, since PyTorch's hook, which would compile its parts, does so within a call "
+    'and not behind it (on_miss="eager")'
+)
+
 _INITIALIZING_CALLS = 3
 """Most calls that may initialize lazy modules; a program with more makes a new one each time."""
 
@@ -58,6 +64,10 @@ class _Call:
     @property
     def values(self) -> Any:
         return self.args, self.kwargs
+
+    def copied(self) -> _Call:
+        frame, args, kwargs = copy_containers((self.frame, self.args, self.kwargs))
+        return _Call(frame, args, kwargs)
 
     def found(self, rows: tuple[Row, ...]) -> Row | None:
         return next((row for row in rows if row[0](self.frame)), None)
@@ -150,6 +160,9 @@ class DynamoPrograms:
             )
             return self._left(dispatcher)
         dispatcher.compiler.settle()
+        if dynamo.function_modes() and dispatcher.background is not None:
+            dispatcher.entries.stand_aside(f"called under a default device; {_NOT_BEHIND}")
+            return self.original
         if dynamo.function_modes():  # as `with torch.device(...)`: guarded by the hook alone
             dispatcher.elsewhere_calls += 1
             return self.hooked(dispatcher)
@@ -179,7 +192,7 @@ class DynamoPrograms:
     def compile(self, dispatcher: Dispatcher[Row], call: _Call) -> Made[Row]:
         """Capture and compile the program for ``call``.
 
-        :raises Exception: one of ``failures``.
+        :raises Exception: one of ``failures``; a `ChangedError` beside the program.
         """
         jitted, compiler = dispatcher.jitted, dispatcher.compiler
         with jitted.stats.timing("capture"):
@@ -195,8 +208,10 @@ class DynamoPrograms:
             compilation = compiler.compile(
                 captured.graph, captured.examples, captured.sources, self.parameters
             )
+            captured.check_inputs(compilation.traces[0])
         entry = Entry(compilation)
-        with jitted.stats.timing("guards"), compiler.own("guards", dynamo.CaptureFailure):
+        let_through = (dynamo.CaptureFailure, dynamo.ChangedError)
+        with jitted.stats.timing("guards"), compiler.own("guards", *let_through):
             return self._guarded(captured, entry, dispatcher.entries)
 
     def _guarded(self, captured: dynamo.Capture, entry: Entry, entries: Entries[Row]) -> Made[Row]:
@@ -257,6 +272,10 @@ class DynamoPrograms:
             dispatcher.entries.fall_back_from(failure)
             return self._left(dispatcher)
         source, jitted = stack_source(failure.stack), dispatcher.jitted
+        if failure.raised and dispatcher.background is not None:
+            # The call has been answered: it raised nothing.
+            dispatcher.entries.skipped(failure.reason, failure.stack)
+            return self._left(dispatcher)
         if failure.raised:
             reason, stack = failure.reason, failure.stack
             return dispatcher.trial(
@@ -267,6 +286,9 @@ class DynamoPrograms:
             )
         reason = f"graph break: {first_lines(failure.reason)}"
         jitted.note_break(Fallback(reason, source))
+        if dispatcher.background is not None:
+            dispatcher.entries.fall_back(f"{reason}; {_NOT_BEHIND}", source, silent=failure.wanted)
+            return self._left(dispatcher)
         dispatcher.entries.fall_back(reason, source, silent=failure.wanted)
         dispatcher.elsewhere = self.hooked(dispatcher)
         dispatcher.elsewhere_calls += 1

@@ -20,22 +20,25 @@ R = TypeVar("R")
 class Entries(Generic[R]):
     """Entries of a jitted callable and their rows, which the dispatching function tries in order.
 
-    Oldest first. ``publish`` is called with all rows whenever they change.
+    Oldest first. ``publish`` is called with all rows whenever they change. ``called`` counts the
+    entries that a call has waited for.
     """
 
     def __init__(self, jitted: Jitted, publish: Callable[[tuple[R, ...]], None]) -> None:
         self.jitted = jitted
         self.publish = publish
         self.rows: tuple[R, ...] = ()
+        self.called = 0
         self._by_entry: dict[Entry, R] = {}
 
     def __len__(self) -> int:
         return len(self._by_entry)
 
-    def add(self, entry: Entry, row: R) -> None:
+    def add(self, entry: Entry, row: R, *, called: bool = True) -> None:
         """Add ``entry``; drop the oldest, with a warning, beyond ``max_entries`` of the config.
 
-        If this is interrupted, the rows are as before.
+        ``called``: a call waits for it, and is counted. If this is interrupted, the rows are as
+        before.
         """
         try:
             self._by_entry[entry] = row
@@ -46,7 +49,8 @@ class Entries(Generic[R]):
             self._forget(entry)
             self._refresh()
             raise
-        self.jitted.stats.misses += 1
+        self.called += called
+        self.jitted.stats.misses += called
         limit = self.jitted.session.config.core.max_entries
         while len(self.jitted.entries) > limit:
             self.dead(self.jitted.entries[0], evicted=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core import jit
-from tj_core.extend import Frontend, Jitted, TjError
+from tj_core.extend import ConfigError, Frontend, Jitted, TjError
 
 from tj_torch.capture.dynamo.foundations import essential_missing
 from tj_torch.dispatch.autocast import autocasting
@@ -44,6 +44,7 @@ def frontends(probe: bool = False) -> tuple[Frontend, ...]:
 
 
 def _fx(program: Any, jitted: Jitted) -> Any:
+    _compiles_in_calls(jitted, "fx", "tj.jit(program.module()) takes a program that is exported")
     jitted.fn = module = graph_module(program)
     # Copies are graphs as well; without `frontend=` the default frontend would take them.
     same = ("executors", "transforms", "autocast", "dynamic", "fullgraph")
@@ -52,6 +53,17 @@ def _fx(program: Any, jitted: Jitted) -> Any:
     jitted.arguments = {**jitted.arguments, "frontend": "fx"}
     dispatcher = autocasting(_dispatching(module, jitted, lambda: FxPrograms(module)))
     return wrap_module(module, dispatcher, {"recompile": _recompile})
+
+
+def _compiles_in_calls(jitted: Jitted, frontend: str, why: str) -> None:
+    """Check that programs of ``frontend`` are not to be compiled behind their calls.
+
+    :raises ConfigError: if they are.
+    """
+    if jitted.on_miss == "eager":
+        raise ConfigError(
+            f'on_miss="eager" needs the frontend dynamo: {frontend} compiles in calls', hint=why
+        )
 
 
 def _recompile(self: Any) -> Any:
@@ -65,6 +77,8 @@ def _wrap(whole: bool, probe: bool, fn: Any, jitted: Jitted) -> Any:
             "an ExportedProgram is no Python that can be captured",
             hint='tj.jit(program, frontend="fx"), or tj.jit(program.module(), ...)',
         )
+    if not whole:
+        _compiles_in_calls(jitted, "dynamo_hook", "PyTorch's hook compiles what is called")
     attribute = inner_attribute(fn, jitted.session.tables[MODULE_WRAPPERS])
     inner = fn if attribute is None else getattr(fn, attribute)
     made = autocasting(_dispatching(inner, jitted, lambda: DynamoPrograms(inner, whole), probe))

@@ -86,6 +86,9 @@ class _Call:
     def frame(self) -> dict[str, Any]:
         return {}
 
+    def copied(self) -> _Call:
+        return self
+
     def found(self, rows: tuple[Row, ...]) -> Row | None:
         # Only a run tells if the guards of a row hold, and those tried do not.
         return next((row for row in rows if row not in self.tried), None)

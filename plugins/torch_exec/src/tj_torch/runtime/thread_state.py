@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from tj_torch.runtime.beside import is_beside
 from tj_torch.runtime.modes import without_modes
 from tj_torch.torch_private.runtime import (
     allow_saved_tensors_hooks,
@@ -38,16 +39,30 @@ from tj_torch.torch_private.runtime import (
     writes_may_change_requires_grad,
 )
 
-__all__ = ["FACTS", "Fact", "Observer", "changes", "kept", "observe", "restore", "snapshot"]
+__all__ = [
+    "FACTS",
+    "Fact",
+    "Observer",
+    "changes",
+    "kept",
+    "observe",
+    "own_facts",
+    "restore",
+    "snapshot",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One part of a thread's state, with functions that read and restore it."""
+    """One part of a thread's state, with functions that read and restore it.
+
+    ``shared``: all threads of the process have one.
+    """
 
     name: str
     read: Callable[[], Any]
     restore: Callable[[Any], None]
+    shared: bool = False
 
     def is_as(self, found: Any) -> bool:
         """Test if the state equals ``found``, an earlier result of `read`."""
@@ -139,12 +154,12 @@ FACTS = (
         let_writes_change_requires_grad,
     ),
     Fact("autocast", _autocast, _set_autocast),
-    Fact("default data type", torch.get_default_dtype, torch.set_default_dtype),
-    Fact("random numbers of PyTorch", _random_state, _set_random_state),
-    Fact("random numbers of Python", random.getstate, random.setstate),
-    Fact("random numbers of NumPy", _numpy_state, _set_numpy_state),
-    Fact("filters of warnings", lambda: list(warnings.filters), _restore_filters),
-    Fact("modules", sys.modules.copy, sys.modules.update),
+    Fact("default data type", torch.get_default_dtype, torch.set_default_dtype, shared=True),
+    Fact("random numbers of PyTorch", _random_state, _set_random_state, shared=True),
+    Fact("random numbers of Python", random.getstate, random.setstate, shared=True),
+    Fact("random numbers of NumPy", _numpy_state, _set_numpy_state, shared=True),
+    Fact("filters of warnings", lambda: list(warnings.filters), _restore_filters, shared=True),
+    Fact("modules", sys.modules.copy, sys.modules.update, shared=True),
 )
 """Facts in the order of their restoration; dispatch keys are restored after all of them."""
 
@@ -156,15 +171,28 @@ _observers: list[Observer] = []
 _keeping = threading.local()
 
 
+def _facts() -> tuple[Fact, ...]:
+    """The facts that this thread is to leave as it found them.
+
+    A thread that compiles beside the program leaves alone what all threads share.
+    """
+    return own_facts() if is_beside() else FACTS
+
+
+def own_facts() -> tuple[Fact, ...]:
+    """The facts that each thread has for itself."""
+    return tuple(fact for fact in FACTS if not fact.shared)
+
+
 def snapshot() -> tuple[Any, ...]:
     """Read the state, for `changes`."""
-    return (*(fact.read() for fact in FACTS), dispatch_keys())
+    return (*(fact.read() for fact in _facts()), dispatch_keys())
 
 
 def changes(found: tuple[Any, ...]) -> tuple[str, ...]:
     """Names of the facts that differ from the snapshot ``found``."""
     *values, keys = found
-    names = [f.name for f, value in zip(FACTS, values, strict=True) if not f.is_as(value)]
+    names = [f.name for f, value in zip(_facts(), values, strict=True) if not f.is_as(value)]
     return (*names, KEYS) if keys != dispatch_keys() else tuple(names)
 
 
@@ -197,7 +225,7 @@ def kept() -> Iterator[None]:
 def restore(found: tuple[Any, ...]) -> tuple[str, ...]:
     """Set back what differs from the snapshot ``found``, but dispatch keys; return the names."""
     changed = changes(found)
-    for fact, value in zip(FACTS, found, strict=False):
+    for fact, value in zip(_facts(), found, strict=False):
         if fact.name in changed:
             fact.restore(value)
     return changed

@@ -20,10 +20,12 @@ import torch
 from tj_torch.capture.dynamo import releases, zeros
 from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.patches import leave, unprofiled, with_settings
+from tj_torch.capture.dynamo.read_values import ChangedError, ReadValues
 from tj_torch.capture.dynamo.reference_cycles import forget_tensors, forgotten_after_failure, let_go
 from tj_torch.capture.dynamo.skip_rules import pass_over_own
 from tj_torch.guards.dynamo import DynamoGuards, dynamo_guards
 from tj_torch.ops.fakes.handler_state import untouched
+from tj_torch.runtime.beside import is_beside
 from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.thread_state import kept
 from tj_torch.torch_private.ops import without_saved_tensor_hooks
@@ -31,6 +33,8 @@ from tj_torch.torch_private.runtime import function_modes as function_mode_count
 from tj_torch.torch_private.texts import LOGGERS
 
 if TYPE_CHECKING:
+    from tj_core.extend import Trace
+
     from tj_torch.capture.dynamo.observations import Observations
     from tj_torch.torch_private.features import Correction
 
@@ -38,6 +42,7 @@ __all__ = [
     "Built",
     "Capture",
     "CaptureFailure",
+    "ChangedError",
     "Uninitialized",
     "capture",
     "compile_lock",
@@ -103,6 +108,14 @@ class Capture:
         found = exported.graph_input_idx_to_local_source
         return {i: source.name for i, source in found.items()}
 
+    def check_inputs(self, trace: Trace) -> None:
+        """Check that the inputs of ``trace`` are those that were captured.
+
+        :raises ChangedError: if the program has changed one meanwhile.
+        """
+        if self.noticed.read is not None:
+            self.noticed.read.check_inputs(trace, self.sources)
+
     def build(self, computation: Callable[..., Any] | None, on_dead: Callable[[], None]) -> Built:
         """Build the entry that runs ``computation`` in place of the graph.
 
@@ -111,6 +124,7 @@ class Capture:
 
         :raises CaptureFailure: if Dynamo cannot build guards, as after a write that PyTorch refuses
             and that on fake tensors changed the shape of an input instead.
+        :raises ChangedError: if the program has changed meanwhile what was captured.
         """
         produced = self._output.graph_capture_output
         # A program without tensor operations has no graph to call.
@@ -118,8 +132,12 @@ class Capture:
             # Dynamo's bytecode calls the graph by this global name.
             produced.f_globals[self._output.backend_input.backend_id] = computation
         try:
-            guards = _built_guards(self._root, produced.output_graph, on_dead)
+            guards = _built_guards(self._root, produced.output_graph, on_dead, self.noticed.read)
         except (AssertionError, LookupError) as error:
+            if self.noticed.read is not None:
+                # Dynamo tests its guards on the arguments: they may have changed, and an object may
+                # have got an attribute that it did not have.
+                raise ChangedError("what the program reads") from None
             reason = f"Dynamo cannot guard the program: {type(error).__name__}: {error}"
             raise CaptureFailure(reason, None, raised=True) from error
         run = types.FunctionType(
@@ -136,12 +154,14 @@ class Capture:
 
 
 def _built_guards(
-    root: types.FunctionType, graph: Any, on_dead: Callable[[], None]
+    root: types.FunctionType, graph: Any, on_dead: Callable[[], None], read: ReadValues | None
 ) -> DynamoGuards:
     """Dynamo's guards, built in the state that captures run in."""
     settings, state = with_settings(releases.settings(None)), releases.ambient_state()
     with compile_lock(), _measured(), _quiet(), settings, state, contextlib.ExitStack() as stack:
         zeros.guard_signs(stack)
+        if read is not None:
+            read.while_guarding(stack)
         return dynamo_guards(root, graph, on_dead)
 
 
@@ -229,6 +249,7 @@ def capture(
     """Capture ``root(*args, **kwargs)``; functions in ``opaque`` stay one call each.
 
     :raises CaptureFailure: if Dynamo cannot capture the whole program.
+    :raises ChangedError: if the program, which runs on, changes meanwhile what is captured.
     :raises Uninitialized: if a lazy module gets its parameters in this call.
     """
     lost: list[tuple[Correction, str]] = []
@@ -258,18 +279,28 @@ def _captured(
         with_settings(releases.settings(dynamic)),
         _allowed(opaque),
         corrected() as noticed,
+        contextlib.ExitStack() as stack,
     ):
         lost += noticed.lost
+        if is_beside():
+            noticed.read = ReadValues()
+            noticed.read.while_tracing(stack)
         try:
             return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root, noticed)
         except Exception as error:
-            lazy = noticed.uninitialized
-            failed: Exception = Uninitialized(str(error)) if lazy else failure_of(error)
+            failed = _failed(error, noticed)
             let_go(error)
         try:
             raise failed  # outside of the handler: Dynamo's error holds the arguments
         finally:
             del failed  # it holds this frame
+
+
+def _failed(error: Exception, noticed: Observations) -> Exception:
+    """Convert an ``error`` of Dynamo's in a capture that has ``noticed`` so much."""
+    if noticed.read is not None and noticed.read.changed is not None:
+        return ChangedError(noticed.read.changed)
+    return Uninitialized(str(error)) if noticed.uninitialized else failure_of(error)
 
 
 _RAISES = (

@@ -10,6 +10,7 @@ import torch
 from tj_torch.guards.members import Absent, Lookup
 
 if TYPE_CHECKING:
+    from tj_torch.capture.dynamo.read_values import ReadValues
     from tj_torch.torch_private.features import Correction
 
 __all__ = ["Observations"]
@@ -21,7 +22,8 @@ class Observations:
 
     ``classes`` are those of objects it used, ``subclasses`` those of its tensors, except
     PyTorch's; ``lost`` has features that this PyTorch lacks, each with the reason.
-    ``uninitialized``: the program initializes a lazy module.
+    ``uninitialized``: the program initializes a lazy module. ``read`` has the values that were
+    read, where the program runs on meanwhile.
     """
 
     lookups: dict[tuple[type, str], Lookup] = field(default_factory=dict)
@@ -29,6 +31,7 @@ class Observations:
     subclasses: dict[type, None] = field(default_factory=dict)
     uninitialized: bool = False
     lost: list[tuple[Correction, str]] = field(default_factory=list)
+    read: ReadValues | None = None
 
     def look_up(
         self, cls: type, name: str, *, instance: object = None, fixed: bool = False

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tj_torch.ops.errors import CannotExpand
+from tj_torch.runtime.beside import is_beside
 from tj_torch.runtime.subclasses import is_wrapper
 from tj_torch.torch_private import ops as private
 
@@ -287,7 +288,8 @@ _WINDOWS: list[list[_Place]] = []
 def untouched(given: Iterable[Any] = ()) -> Iterator[None]:
     """Restore, at exit, the state that handlers write, and that of tensors among ``given``.
 
-    Must be entered under Dynamo's lock.
+    Must be entered under Dynamo's lock. Beside the program it is the program that writes, and
+    nothing is restored; `changed_state` tells of writes all the same.
     """
     search = _Search()
     for kind in _kinds():
@@ -299,7 +301,7 @@ def untouched(given: Iterable[Any] = ()) -> Iterator[None]:
             yield
     finally:
         _WINDOWS.pop()
-        for place in search.places:
+        for place in () if is_beside() else search.places:
             place.restore()
 
 

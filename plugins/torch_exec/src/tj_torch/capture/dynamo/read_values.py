@@ -1,0 +1,139 @@
+"""Values that a capture beside the program reads, which the program may change meanwhile.
+
+A capture reads a value when it traces, and again when it builds the guards. If the program has
+changed it in between, the guard would hold for another program than the one traced.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import torch
+from tj_core.extend import TensorProxy, Trace
+
+from tj_torch.capture.dynamo.patches import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import ExitStack
+
+__all__ = ["ChangedError", "ReadValues", "facts_of"]
+
+_BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType, torch.nn.Module)
+"""Classes of objects that guards tell apart by identity; others may be made anew by each look."""
+
+_BY_VALUE = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)
+
+
+class ChangedError(Exception):
+    """A value that is captured has changed meanwhile; a later capture may find it at rest."""
+
+
+class _Tensor(NamedTuple):
+    """Facts of a tensor."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    type: type
+    requires_grad: bool
+
+
+class ReadValues:
+    """Facts of the values that one capture has read, by the expressions that they are read from.
+
+    ``changed`` is the expression of one that has changed.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, Any] = {}
+        self.changed: str | None = None
+
+    def note(self, source: Any, value: Any) -> None:
+        """Note that ``value`` is what the expression of ``source`` gives, or was noted to give.
+
+        :raises ChangedError: if it gave another before.
+        """
+        self.known.setdefault(_name(source), facts_of(value))
+        self.check(source, value)
+
+    def check(self, source: Any, value: Any) -> None:
+        """Check that ``value`` is what ``source`` has given, if it was read.
+
+        :raises ChangedError: if it has changed.
+        """
+        name = _name(source)
+        if name in self.known and self.known[name] != facts_of(value):
+            self._stop(name)
+
+    def _stop(self, name: str) -> NoReturn:
+        self.changed = name
+        raise ChangedError(name)
+
+    def while_tracing(self, stack: ExitStack) -> None:
+        """Note what Dynamo reads, until ``stack`` is left."""
+        from tj_torch.torch_private.dynamo import VariableBuilder
+
+        def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+            def __call__(builder: Any, value: Any) -> Any:
+                self.note(builder.source, value)
+                return original(builder, value)
+
+            return __call__
+
+        replace(stack, VariableBuilder, "__call__", noting)
+
+    def while_guarding(self, stack: ExitStack) -> None:
+        """Check what Dynamo's guards are made of, until ``stack`` is left."""
+        from tj_torch.torch_private.dynamo import GuardBuilder
+
+        def checking(original: Callable[..., Any]) -> Callable[..., Any]:
+            def get(builder: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+                value = original(builder, source, *args, **kwargs)
+                self.check(source, value)
+                return value
+
+            return get
+
+        replace(stack, GuardBuilder, "get", checking)
+
+    def check_inputs(self, trace: Trace, sources: Mapping[int, str]) -> None:
+        """Check that the metadata of the trace's inputs are those of the values that were read.
+
+        :raises ChangedError: if an input has changed.
+        """
+        for i, source in sources.items():
+            p, facts = trace.inputs[i], self.known.get(source)
+            if not isinstance(p, TensorProxy) or not isinstance(facts, _Tensor):
+                continue
+            sizes = zip(p.shape, facts.shape, strict=False)
+            same = all(a == b for a, b in sizes if isinstance(a, int))
+            if not same or p.requires_grad is not facts.requires_grad:
+                self._stop(source)
+
+
+def _name(source: Any) -> str:
+    """The expression of a guard or source; a method up to PyTorch 2.10."""
+    name = source.name
+    return str(name() if callable(name) else name)
+
+
+def facts_of(value: Any) -> Any:
+    """What guards may compare of ``value``: of containers their length, of dicts the keys."""
+    if isinstance(value, torch.Tensor):
+        strides = value.stride() if value.layout is torch.strided else ()
+        size, kind = tuple(value.shape), type(value)
+        return _Tensor(size, strides, value.dtype, value.device, kind, value.requires_grad)
+    if isinstance(value, _BY_VALUE):
+        return type(value), repr(value)
+    if isinstance(value, _BY_IDENTITY):
+        return type(value), id(value)
+    if isinstance(value, dict):
+        return type(value), [id(key) for key in value]
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return type(value), len(value)
+    return type(value)

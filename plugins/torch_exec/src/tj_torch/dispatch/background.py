@@ -1,0 +1,235 @@
+"""``tj.jit(f, on_miss="eager")``: calls without a program run in eager; a thread compiles for them.
+
+One thread of the process compiles, for one call of a program at a time: what misses meanwhile is
+answered in eager and forgotten. So a program holds the arguments of one call at most, however many
+shapes it is called with, and those that come often are the ones that get a program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+from tj_core.extend import TjError
+
+from tj_torch.capture.dynamo import adapter as dynamo
+from tj_torch.capture.dynamo.read_values import facts_of
+from tj_torch.dispatch.error_notes import with_notes
+from tj_torch.runtime.beside import beside
+from tj_torch.runtime.subclasses import is_wrapper
+from tj_torch.runtime.thread_state import own_facts
+from tj_torch.torch_private.runtime import pytree
+
+if TYPE_CHECKING:
+    from tj_torch.dispatch.dispatcher import Call, Dispatcher
+
+__all__ = ["Background", "wait"]
+
+R = TypeVar("R")
+
+_MOST_CHANGES = 8
+"""Compilations in a row that are given up since the program changes what is captured."""
+
+
+@dataclass(slots=True)
+class _State:
+    """State of the thread of a call: of PyTorch, and its context variables.
+
+    Dynamo's settings are context variables.
+    """
+
+    facts: tuple[Any, ...]
+    inference: bool
+    context: contextvars.Context
+
+    @staticmethod
+    def now() -> _State:
+        found = tuple(fact.read() for fact in own_facts())
+        return _State(found, torch.is_inference_mode_enabled(), contextvars.copy_context())
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Give this thread the state of the other."""
+        before = _State.now()
+        with torch.inference_mode(self.inference):
+            self._set()
+            try:
+                yield
+            finally:
+                before._set()
+
+    def _set(self) -> None:
+        for fact, value in zip(own_facts(), self.facts, strict=True):
+            if not fact.is_as(value):
+                fact.restore(value)
+
+
+@dataclass(slots=True)
+class _Request:
+    """A call that a program is wanted for, with the metadata of its tensors when it was made."""
+
+    call: Call[Any]
+    state: _State
+    tensors: list[tuple[torch.Tensor, Any]]
+
+    @staticmethod
+    def of(call: Call[Any]) -> _Request:
+        tensors = [v for v in pytree.tree_leaves(call.values) if isinstance(v, torch.Tensor)]
+        return _Request(call.copied(), _State.now(), [(t, facts_of(t)) for t in tensors])
+
+    @property
+    def is_current(self) -> bool:
+        """True if the tensors have the metadata that they had in the call."""
+        return all(facts_of(tensor) == facts for tensor, facts in self.tensors)
+
+
+class Background(Generic[R]):
+    """Compilation of one program behind its calls.
+
+    ``request`` is the call that is or will be compiled for, ``failure`` the error of the last
+    compilation, which the next miss tells of.
+    """
+
+    def __init__(self) -> None:
+        self.request: _Request | None = None
+        self.failure: Exception | None = None
+        self.changes = 0
+        self._lock = threading.Lock()
+
+    def answer(self, dispatcher: Dispatcher[R], call: Call[R]) -> Any:
+        """Result of ``call`` in eager; let it be compiled for, if nothing is being compiled.
+
+        The program runs first, so that a call that raises is not compiled for.
+        """
+        stats = dispatcher.jitted.stats
+        failure, self.failure = self.failure, None
+        function = None if failure is None else dispatcher.without(failure)
+        if function is None:
+            function = dispatcher.uncompiled(call)
+        stats.misses += 1
+        stats.eager += 1
+        if function is not None:
+            return call.instead(function)
+        if self.request is not None:
+            return call.instead(dispatcher.programs.original)
+        refused = _refused(dispatcher.programs.given(call))
+        if refused is not None:
+            dispatcher.entries.stand_aside(refused)
+            return call.instead(with_notes(dispatcher.jitted, dispatcher.programs.original))
+        request = _Request.of(call)
+        result = call.instead(dispatcher.programs.original)
+        with self._lock:
+            if self.request is None:
+                self.request = request
+                _queue.put(dispatcher)
+        return result
+
+    def compile(self, dispatcher: Dispatcher[R]) -> None:
+        """Compile for the waiting call; in the thread behind."""
+        request = self.request
+        try:
+            if request is not None and request.is_current:
+                request.state.context.run(self._compile, dispatcher, request)
+                self.changes = 0
+            else:
+                self._changed("the metadata of an argument")
+        except dynamo.ChangedError as error:
+            self._changed(str(error))
+        except Exception as error:
+            # The traceback holds the frames, and these the arguments.
+            self.failure = error.with_traceback(None)
+        finally:
+            self.request = None
+
+    def _compile(self, dispatcher: Dispatcher[R], request: _Request) -> None:
+        with dynamo.compile_lock(), request.state.entered(), beside():
+            dispatcher.compile(request.call)
+
+    def _changed(self, what: str) -> None:
+        self.changes += 1
+        if self.changes >= _MOST_CHANGES:
+            self.failure = TjError(
+                f"{what} has changed each time while the program was compiled behind",
+                hint='without on_miss="eager" the call waits for its program',
+            )
+
+
+def _refused(given: Any) -> str | None:
+    """Reason why a call with the values ``given`` cannot be compiled for behind."""
+    if any(isinstance(value, torch.Tensor) and is_wrapper(value) for value in given):
+        # Captures run their handlers, and undo what these write, which the program may have.
+        return "a tensor subclass cannot be compiled for behind the program; it runs in eager"
+    return None
+
+
+# --------------------------------------------------------------------------- the thread
+
+
+class _Queue:
+    """Programs that wait for the one thread that compiles.
+
+    The thread ends when nothing waits, so that no process is kept, and no thread is killed while
+    it compiles.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.waiting: deque[weakref.ref[Dispatcher[Any]]] = deque()
+        self.thread: threading.Thread | None = None
+
+    def put(self, dispatcher: Dispatcher[Any]) -> None:
+        """Let ``dispatcher`` compile for the call that waits."""
+        with self.changed:
+            self.waiting.append(weakref.ref(dispatcher))
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._work, name="tj-compile")
+                self.thread.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is being compiled; False if ``timeout`` seconds were too few."""
+        with self.changed:
+            return self.changed.wait_for(lambda: self.thread is None, timeout)
+
+    def _work(self) -> None:
+        while (reference := self._next()) is not None:
+            live = reference()
+            if live is not None:
+                assert live.background is not None
+                live.background.compile(live)
+            del live
+
+    def _next(self) -> weakref.ref[Dispatcher[Any]] | None:
+        with self.changed:
+            # At exit, Python waits for the thread: what has not begun is not needed any more.
+            if self.waiting and threading.main_thread().is_alive():
+                return self.waiting.popleft()
+            self.waiting.clear()
+            self.thread = None
+            self.changed.notify_all()
+            return None
+
+
+_queue = _Queue()
+
+
+def _forget() -> None:
+    """Begin anew in a child of the process, which has no thread that compiles."""
+    global _queue
+    _queue = _Queue()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Wait until no program is being compiled behind; False if ``timeout`` seconds were too few."""
+    return _queue.wait(timeout)

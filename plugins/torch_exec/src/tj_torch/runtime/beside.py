@@ -1,0 +1,179 @@
+"""Threads that compile beside the program: what the whole process shares is left alone there.
+
+A capture sets back what it has changed: random numbers, filters of warnings, the default data type.
+In the thread of a call nothing else changes these meanwhile. In another thread the program runs on,
+and to set them back would take back what the program has done: numbers would be drawn twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+__all__ = ["beside", "is_beside"]
+
+
+@dataclass(slots=True)
+class _Silence:
+    """Filter of the warnings of one thread, which it keeps for blocks that record them.
+
+    It stands where a filter has the pattern of the text.
+    """
+
+    thread: int
+    records: list[list[Any]] = field(default_factory=list)
+
+    def match(self, text: str) -> bool:
+        """Test if the warning ``text`` is to be ignored; tj's own are for the user."""
+        if threading.get_ident() != self.thread or text.startswith("tj:"):
+            return False
+        if self.records:
+            self.records[-1].append(SimpleNamespace(message=text))
+        return True
+
+
+@dataclass(slots=True)
+class _Generator:
+    """PyTorch's default generator, whose state the thread ``thread`` cannot set."""
+
+    generator: Any
+    thread: int
+
+    def set_state(self, state: torch.Tensor) -> Any:
+        """Set the state, unless ``thread`` asks: it would set it back."""
+        mine = threading.get_ident() == self.thread
+        return self.generator if mine else self.generator.set_state(state)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.generator, name)
+
+
+@dataclass(slots=True)
+class _Front:
+    """A filter of warnings that is asked first, and the lists that it was put into."""
+
+    rule: Any
+    lists: list[list[Any]] = field(default_factory=list)
+    removed: bool = False
+
+    def put(self) -> None:
+        """Put the filter first in the list that is in force, until it is removed."""
+        # A block that has begun before that ends later, by the method that it has found then.
+        if self.removed:
+            return
+        filters: list[Any] = warnings.filters  # type: ignore[assignment]
+        if not filters or filters[0] is not self.rule:
+            self._remove_from(filters)
+            filters.insert(0, self.rule)
+        if not any(known is filters for known in self.lists):
+            self.lists.append(filters)
+
+    def remove(self) -> None:
+        """Remove the filter from all lists: a block may set one back that it has found."""
+        self.removed = True
+        for filters in self.lists:
+            self._remove_from(filters)
+
+    def enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Replacement of ``catch_warnings.__enter__``: this thread records, and changes nothing.
+
+        Blocks in two threads may end in another order than they began, which would leave the
+        filters of one of them in force for good.
+        """
+
+        def __enter__(block: Any) -> Any:
+            silence = _here.silence
+            if silence is None:
+                result = original(block)
+                self.put()  # the block has a list of its own now
+                return result
+            said: list[Any] = []
+            silence.records.append(said)
+            return said
+
+        return __enter__
+
+    def leave(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Replacement of ``catch_warnings.__exit__``."""
+
+        def __exit__(block: Any, *error: Any) -> Any:
+            silence = _here.silence
+            if silence is not None:
+                silence.records.pop()
+                return None
+            result = original(block, *error)
+            self.put()
+            return result
+
+        return __exit__
+
+    def change(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Replacement of a function that changes the filters."""
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            if not is_beside():
+                original(*args, **kwargs)
+                self.put()
+
+        return call
+
+    def _remove_from(self, filters: list[Any]) -> None:
+        filters[:] = [other for other in filters if other is not self.rule]
+
+
+class _Here(threading.local):
+    silence: _Silence | None = None
+
+
+_here = _Here()
+
+
+def is_beside() -> bool:
+    """Test if this thread compiles beside the program."""
+    return _here.silence is not None
+
+
+@contextlib.contextmanager
+def beside() -> Iterator[None]:
+    """Leave alone what the process shares, in this thread. One thread at a time may be inside."""
+    thread = threading.get_ident()
+    silence = _here.silence = _Silence(thread)
+    try:
+        with contextlib.ExitStack() as stack:
+            replaced(stack, torch.random, "default_generator", lambda g: _Generator(g, thread))
+            for name in ("set_default_dtype", "use_deterministic_algorithms"):
+                replaced(stack, torch, name, _left_alone)
+            # A filter for one thread is nothing that `simplefilter` could make.
+            front = _Front(("ignore", silence, Warning, None, 0))
+            stack.callback(front.remove)
+            front.put()
+            replaced(stack, warnings.catch_warnings, "__enter__", front.enter)
+            replaced(stack, warnings.catch_warnings, "__exit__", front.leave)
+            for name in ("simplefilter", "filterwarnings", "resetwarnings"):
+                replaced(stack, warnings, name, front.change)
+            yield
+    finally:
+        _here.silence = None
+
+
+def replaced(
+    stack: contextlib.ExitStack, owner: Any, name: str, make: Callable[[Any], Any]
+) -> None:
+    """Replace ``owner.name`` by ``make(owner.name)`` until ``stack`` is left."""
+    original = getattr(owner, name)
+    setattr(owner, name, make(original))
+    stack.callback(setattr, owner, name, original)
+
+
+def _left_alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return None if is_beside() else function(*args, **kwargs)
+
+    return call
