@@ -24,6 +24,7 @@ from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.read_values import facts_of
 from tj_torch.dispatch.error_notes import with_notes
 from tj_torch.runtime.beside import beside
+from tj_torch.runtime.giving_way import answering
 from tj_torch.runtime.subclasses import is_wrapper
 from tj_torch.runtime.thread_state import own_facts
 from tj_torch.torch_private.runtime import pytree
@@ -119,13 +120,15 @@ class Background(Generic[R]):
         if function is not None:
             return call.instead(function)
         if self.request is not None:
-            return call.instead(dispatcher.programs.original)
+            with answering():
+                return call.instead(dispatcher.programs.original)
         refused = _refused(dispatcher.programs.given(call))
         if refused is not None:
             dispatcher.entries.stand_aside(refused)
             return call.instead(with_notes(dispatcher.jitted, dispatcher.programs.original))
         request = _Request.of(call)
-        result = call.instead(dispatcher.programs.original)
+        with answering():  # another program may be being compiled
+            result = call.instead(dispatcher.programs.original)
         with self._lock:
             if self.request is None:
                 self.request = request

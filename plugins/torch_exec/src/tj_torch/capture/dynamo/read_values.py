@@ -15,6 +15,7 @@ import torch
 from tj_core.extend import TensorProxy, Trace
 
 from tj_torch.capture.dynamo.patches import replace
+from tj_torch.runtime.giving_way import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,8 +76,8 @@ class ReadValues:
         raise ChangedError(name)
 
     def while_tracing(self, stack: ExitStack) -> None:
-        """Note what Dynamo reads, until ``stack`` is left."""
-        from tj_torch.torch_private.dynamo import VariableBuilder
+        """Note what Dynamo reads, until ``stack`` is left, and let it give way meanwhile."""
+        from tj_torch.torch_private.dynamo import InstructionTranslatorBase, VariableBuilder
 
         def noting(original: Callable[..., Any]) -> Callable[..., Any]:
             def __call__(builder: Any, value: Any) -> Any:
@@ -85,7 +86,15 @@ class ReadValues:
 
             return __call__
 
+        def giving_way(original: Callable[..., Any]) -> Callable[..., Any]:
+            def step(translator: Any) -> Any:
+                give_way()
+                return original(translator)
+
+            return step
+
         replace(stack, VariableBuilder, "__call__", noting)
+        replace(stack, InstructionTranslatorBase, "step", giving_way)
 
     def while_guarding(self, stack: ExitStack) -> None:
         """Check what Dynamo's guards are made of, until ``stack`` is left."""
@@ -93,6 +102,7 @@ class ReadValues:
 
         def checking(original: Callable[..., Any]) -> Callable[..., Any]:
             def get(builder: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+                give_way()
                 value = original(builder, source, *args, **kwargs)
                 self.check(source, value)
                 return value

@@ -19,6 +19,7 @@ from tj_torch.ops.memo.instance import derivation_instance, instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.settings.modes import Modes
 from tj_torch.ops.sizes.program import Sizes
+from tj_torch.runtime.giving_way import give_way
 
 __all__ = ["Memo"]
 
@@ -104,6 +105,7 @@ class Memo:
         :raises CannotExpand: if it cannot be expanded; kept in the memo.
         :raises ExpansionError: if PyTorch raises for these arguments; not kept.
         """
+        give_way()
         call = self._keyed(fn, args, kwargs, context, modes, sizes)
 
         def make() -> Expansion:
