@@ -102,6 +102,36 @@ def test_entries_are_limited_and_eviction_is_loud() -> None:
     assert tj.stats(g).evicted == 1
 
 
+@pytest.mark.parametrize("frontend", ["dynamo", "fx"])
+def test_the_entry_that_is_unused_for_longest_makes_room(frontend: str) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + x.shape[0]
+
+    program: Any = torch.fx.symbolic_trace(f) if frontend == "fx" else f
+    g = tj.jit(program, frontend=frontend, max_entries=3, dynamic=False)
+
+    def call(n: int) -> bool:
+        """A call with ``n`` numbers; True if a program was there."""
+        misses = tj.stats(g).misses
+        x = torch.arange(float(n))
+        torch.testing.assert_close(g(x), f(x))
+        return tj.stats(g).misses == misses
+
+    assert [call(n) for n in (2, 3, 4, 3, 2)] == [False, False, False, True, True]
+    with pytest.warns(tj.TjWarning, match="gone unused for longest"):
+        assert not call(5)  # in place of 4
+    assert [call(n) for n in (2, 3, 5, 2)] == [True] * 4
+    with pytest.warns(tj.TjWarning):
+        assert not call(4)  # in place of 2, whose first call since is the longest ago
+    assert [call(n) for n in (5, 3, 4)] == [True] * 3
+    if frontend == "dynamo":
+        rows = inspect.getclosurevars(g).nonlocals["rows"]
+        assert [run.__name__ for _, run in rows] == [rows[0][1].__name__] * 3 != ["noted"] * 3, (
+            "each entry has been called since, and no call is noted any more"
+        )
+    assert tj.stats(g).evicted == 2
+
+
 def test_two_jits_of_one_function_do_not_share_what_is_learned() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x * 2

@@ -465,7 +465,7 @@ def test_a_warning_that_raises_leaves_no_evicted_entry() -> None:
     session = Session(plugins=["torch"], overrides={"max_entries": 1})
     jitted = tj.jit(lambda x: x + 1, session=session, dynamic=False)
     jitted(torch.ones(2))
-    with pytest.raises(tj.TjWarning, match="the oldest is dropped"):
+    with pytest.raises(tj.TjWarning, match="longest is dropped"):
         jitted(torch.ones(3))
     stats = tj.stats(jitted)
     assert (stats.entries, stats.misses, stats.evicted) == (1, 2, 1)

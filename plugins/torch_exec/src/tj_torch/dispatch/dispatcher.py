@@ -103,6 +103,10 @@ class Programs(Protocol[R]):
         """Set the rows that the callable tries."""
         ...
 
+    def noting(self, row: R, used: Callable[[], None]) -> R:
+        """``row``, which calls ``used`` when it answers a call."""
+        ...
+
     def accept(self, known: Stances, stance: Any) -> None:
         """Let rows answer calls while ``stance`` is PyTorch's stance, which ``known`` has."""
         ...
@@ -161,7 +165,7 @@ class Dispatcher(Generic[R]):
         self.jitted = jitted
         self.compiler = compiler
         self.programs = programs
-        self.entries: Entries[R] = Entries(jitted, programs.publish)
+        self.entries: Entries[R] = Entries(jitted, programs.publish, programs.noting)
         self.background: Background[R] | None = None
         if jitted.on_miss == "eager":
             self.background = Background()

@@ -128,6 +128,16 @@ class DynamoPrograms:
         """Set the rows that the callable tries."""
         self._publish(rows)
 
+    def noting(self, row: Row, used: Callable[[], None]) -> Row:
+        """``row``, which calls ``used`` when it runs."""
+        check, run = row
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            used()
+            return run(*args, **kwargs)
+
+        return check, noted
+
     def hits(self) -> int:
         """Number of calls that a row has answered, those within outer hooks included."""
         return self._hits() + (0 if self._inner is None else self._inner.hits())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -20,28 +21,43 @@ R = TypeVar("R")
 class Entries(Generic[R]):
     """Entries of a jitted callable and their rows, which the dispatching function tries in order.
 
-    Oldest first. ``publish`` is called with all rows whenever they change. ``called`` counts the
-    entries that a call has waited for.
+    Oldest first. ``publish`` is called with all rows whenever they change. ``noting`` makes of a
+    row one that calls a function when it answers a call. ``called`` counts the entries that a call
+    has waited for.
+
+    Only where an entry has to make room does it matter which are in use. So calls are noted once
+    ``max_entries`` are there, of each entry the first since the last change; the calls after
+    that cost what they always do.
     """
 
-    def __init__(self, jitted: Jitted, publish: Callable[[tuple[R, ...]], None]) -> None:
+    def __init__(
+        self,
+        jitted: Jitted,
+        publish: Callable[[tuple[R, ...]], None],
+        noting: Callable[[R, Callable[[], None]], R],
+    ) -> None:
         self.jitted = jitted
         self.publish = publish
+        self.noting = noting
         self.rows: tuple[R, ...] = ()
         self.called = 0
         self._by_entry: dict[Entry, R] = {}
+        self._used: weakref.WeakKeyDictionary[Entry, int] = weakref.WeakKeyDictionary()
+        self._unnoted: frozenset[Entry] = frozenset()
+        self._clock = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._by_entry)
 
     def add(self, entry: Entry, row: R, *, called: bool = True) -> None:
-        """Add ``entry``; drop the oldest, with a warning, beyond ``max_entries`` of the config.
+        """Add ``entry``; beyond ``max_entries`` of the config, drop one, with a warning.
 
-        ``called``: a call waits for it, and is counted. If this is interrupted, the rows are as
-        before.
+        It is the one that has gone unused for longest. ``called``: a call waits for ``entry``, and
+        is counted. If this is interrupted, the rows are as before.
         """
         try:
             self._by_entry[entry] = row
+            self._used[entry] = next(self._clock)
             self.jitted.add(entry)
             self._refresh()
         # KeyboardInterrupt, too: an entry in one of the tables only would never be dropped.
@@ -52,12 +68,19 @@ class Entries(Generic[R]):
         self.called += called
         self.jitted.stats.misses += called
         limit = self.jitted.session.config.core.max_entries
-        while len(self.jitted.entries) > limit:
-            self.dead(self.jitted.entries[0], evicted=True)
+        dropped = 0
+        # Other entries of the program may not be this object's: see `DynamoPrograms._within_hooks`.
+        while len(self.jitted.entries) > limit and len(self._by_entry) > 1:
+            self.dead(min(self._by_entry, key=self._used.__getitem__), evicted=True)
+            dropped += 1
+        if len(self.jitted.entries) >= limit:
+            self._unnoted = frozenset(self._by_entry)
+            self._refresh()
+        if dropped:
             warn(
-                f"tj: {self.jitted.name} has more than {limit} compiled entries; the oldest is "
-                "dropped. Calls that keep changing recompile each time: see tj.guards(f), or "
-                "raise [tool.tj] max_entries"
+                f"tj: {self.jitted.name} has more than {limit} compiled entries; the one that has "
+                "gone unused for longest is dropped. Calls that keep changing recompile each time: "
+                "see tj.guards(f), or raise [tool.tj] max_entries"
             )
 
     def dead(self, entry: Entry, *, evicted: bool = False) -> None:
@@ -110,5 +133,25 @@ class Entries(Generic[R]):
         self.jitted.drop(entry)
 
     def _refresh(self) -> None:
-        self.rows = tuple(self._by_entry.values())
+        self.rows = tuple(
+            self._noting(entry, row) if entry in self._unnoted else row
+            for entry, row in list(self._by_entry.items())
+        )
         self.publish(self.rows)
+
+    def _noting(self, entry: Entry, row: R) -> R:
+        """``row`` that notes its first call."""
+        owners, entries = weakref.ref(self), weakref.ref(entry)
+
+        def used() -> None:
+            live, found = owners(), entries()
+            if live is not None and found is not None:
+                live._note(found)
+
+        return self.noting(row, used)
+
+    def _note(self, entry: Entry) -> None:
+        """Note that ``entry`` has answered a call."""
+        self._used[entry] = next(self._clock)
+        self._unnoted -= {entry}
+        self._refresh()

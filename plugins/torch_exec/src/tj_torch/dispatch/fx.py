@@ -130,6 +130,17 @@ class FxPrograms:
         """Set the rows that the callable tries."""
         self.rows = rows
 
+    def noting(self, row: Row, used: Callable[[], None]) -> Row:
+        """``row``, which calls ``used`` when it has a result."""
+
+        def noted(*values: Any) -> tuple[Any, ...] | None:
+            found = row(*values)
+            if found is not None:
+                used()
+            return found
+
+        return noted
+
     def accept(self, known: Stances, stance: Any) -> None:
         """Let rows answer calls while ``stance`` is PyTorch's stance, which ``known`` has."""
         self.stances, self.stance = known, stance
