@@ -11,6 +11,7 @@ from tj_core.extend import ConfigError, Jitted
 
 from tj_torch.capture.dynamo.adapter import inlined_as
 from tj_torch.capture.dynamo.skip_rules import program_of
+from tj_torch.dispatch.ahead import compiles_for
 from tj_torch.ops.context.ambient import autocast_devices
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class _Autocasting:
         call = self.dispatcher.take_call()
         devices = tuple(d for d in autocast_devices() if _is_there(d))
         program = _within(program_of(call), devices, self.dtype)
-        return inlined_as(_within(call, devices, self.dtype), program)
+        made: Any = _within(call, devices, self.dtype)
+        made.compile_for = _within(compiles_for(call), devices, self.dtype)
+        return inlined_as(made, program)
 
 
 def _is_there(device: str) -> bool:

@@ -143,7 +143,7 @@ class _SwitchedOffError(Exception):
     """A call is not compiled for, by the stance of PyTorch: ``function`` runs it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
+        super().__init__("PyTorch's stance says that nothing is compiled")
         self.function = function
 
 
@@ -234,7 +234,7 @@ class Dispatcher(Generic[R]):
         while True:
             try:
                 row, late = self.compile(call, called=True)
-            except self._failures as error:
+            except self.failures as error:
                 failure = error.with_traceback(None)  # the traceback holds this frame: a cycle
                 break
             result = call.run(row)
@@ -269,7 +269,8 @@ class Dispatcher(Generic[R]):
             return (self._compile(call, called), False) if late is None else (late, True)
 
     @property
-    def _failures(self) -> tuple[type[Exception], ...]:
+    def failures(self) -> tuple[type[Exception], ...]:
+        """Classes of the errors by which there is no program for a call."""
         return (_RefusedError, _SwitchedOffError, *self.programs.failures)
 
     def uncompiled(self, call: Call[R]) -> Callable[..., Any] | None:

@@ -13,6 +13,7 @@ from tj_core.extend import CaptureError, Compilation, Entry, Fallback, Jitted, P
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.sources import stack_source
+from tj_torch.dispatch.ahead import prepare, real
 from tj_torch.dispatch.copies import copy_containers
 from tj_torch.dispatch.dispatcher import Dispatcher, Made, weakly
 from tj_torch.dispatch.error_notes import note_line, with_notes
@@ -122,6 +123,13 @@ class DynamoPrograms:
         # Every call is a miss then, and goes to the hook at once.
         if not self.whole:
             dispatcher.elsewhere = self.hooked(dispatcher)
+
+        def compile_for(*args: Any, **kwargs: Any) -> None:
+            """Compile for a call with such arguments, without running it."""
+            args, kwargs = real(args, kwargs)
+            prepare(dispatcher, _Call(*frame.bind(*args, **kwargs)))
+
+        frame.call.compile_for = compile_for  # type: ignore[attr-defined]
         return dynamo.inlined_as(frame.call, frame.root)
 
     def publish(self, rows: tuple[Row, ...]) -> None:

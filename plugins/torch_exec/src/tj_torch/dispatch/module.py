@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tj_core.internal import callable_html
 
+from tj_torch.dispatch.ahead import compile_for
 from tj_torch.torch_private.composable import share_state
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ def _wrapper_type(cls: type, members: Mapping[str, Any]) -> type:
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
     }
+    if not hasattr(cls, "compile_for"):
+        body["compile_for"] = compile_for
     metaclass: Any = type(cls)
     return metaclass(cls.__name__, (JittedModule, cls), body)  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""Two generated functions per jitted program: the frame to capture, and the callable.
+"""Generated functions of a jitted program: the frame to capture, the callable, and its arguments.
 
 Dynamo traces ``root``, which calls the program, so that hooks of modules are captured and guarded
 too. The user calls ``call``, which checks the guards of the compiled entries in order and runs the
@@ -45,6 +45,9 @@ def make(fn, miss, modes, duals, stances):
                     return run({arguments})
         return miss(frame, {positional}, {keywords})
 
+    def bind({parameters}):
+        return {{{locals}"fn": fn}}, {positional}, {keywords}
+
     def publish(new):
         nonlocal rows
         rows = new
@@ -54,7 +57,7 @@ def make(fn, miss, modes, duals, stances):
         stances = known
         usual = stance
 
-    return {root}, call, publish, lambda: hits, accept
+    return {root}, call, bind, publish, lambda: hits, accept
 """
 
 
@@ -62,12 +65,14 @@ def make(fn, miss, modes, duals, stances):
 class Frame:
     """Functions generated for one program.
 
-    ``publish`` sets the rows, ``hits`` counts the hits, ``accept`` sets where PyTorch's stance is
-    read, and the one under which rows are tried.
+    ``bind`` gives what a call passes on where no row holds. ``publish`` sets the rows, ``hits``
+    counts the hits, ``accept`` sets where PyTorch's stance is read, and the one under which rows
+    are tried.
     """
 
     root: types.FunctionType
     call: Callable[..., Any]
+    bind: Callable[..., tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]]
     publish: Callable[[tuple[Row, ...]], None]
     hits: Callable[[], int]
     accept: Callable[[Stances, Any], None]
