@@ -2,8 +2,9 @@
 
 A compiled program holds its parameters while it lives (`Weights.hold`), so that their addresses
 stay theirs. A weight that is no such parameter runs in PyTorch's kernel. A parameter that was
-written after it was packed is an error. It is detected by its version counter, and by a sample of
-its elements: fused optimizers and writes through ``.data`` do not count up the version.
+written after it was packed, as by ``load_state_dict``, is packed again: its version counter tells.
+Fused optimizers and writes through ``.data`` do not count up the version. A sample of the elements
+tells of most of them, and they are an error, since others may go unseen.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: 
 
 @dataclass(eq=False)
 class Frozen:
-    """A weight, its version when frozen, and its packed forms by key.
+    """A weight, its version when last packed, and its packed forms by key.
 
-    ``sample`` is a view of a few of its elements, as bits; ``seen`` is their value when frozen.
+    ``sample`` is a view of a few of its elements, as bits; ``seen`` is their value at that version.
     """
 
     weight: Tensor
@@ -43,11 +44,6 @@ class Frozen:
     def __post_init__(self) -> None:
         self.sample = _sample(self.weight)
         self.seen = self.sample.clone()
-
-    @property
-    def written(self) -> bool:
-        """True if the version or a sampled element has changed."""
-        return version(self.weight) != self.version or not torch.equal(self.sample, self.seen)
 
     def of(self, weight: Tensor) -> bool:
         """Check that ``weight``, which has the same address, has the same metadata."""
@@ -63,18 +59,29 @@ class Frozen:
     def pack(self, key: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
         """The weight packed for ``key``, by ``make`` on first use.
 
-        :raises TjError: if the weight was written since it was frozen.
+        :raises TjError: if the weight was written and no write counted.
         """
-        if self.written:
+        now = version(self.weight)
+        if now != self.version:
+            self._renew(now)
+        elif not torch.equal(self.sample, self.seen):
             raise TjError(
                 f"a parameter of shape {tuple(self.weight.shape)} was written after a program with "
-                "freeze=True had packed it",
-                hint="make the program again with tj.jit, or leave out freeze",
+                "freeze=True had packed it, in a way that PyTorch does not count",
+                hint="write it by copy_ or load_state_dict, or leave out freeze",
             )
-        found = self.packed.get(key)
+        # Another thread may see a later write, and begin another dict, before this one has packed.
+        forms = self.packed
+        found = forms.get(key)
         if found is None:
-            found = self.packed[key] = make(self.weight)
+            found = forms[key] = make(self.weight)
         return found
+
+    def _renew(self, now: int) -> None:
+        """Forget all forms, as the weight has been written: its version is ``now``."""
+        self.packed = {}
+        self.seen = self.sample.clone()
+        self.version = now
 
 
 def _sample(weight: Tensor) -> Tensor:
