@@ -45,6 +45,11 @@ class Frozen:
         self.sample = _sample(self.weight)
         self.seen = self.sample.clone()
 
+    @property
+    def written(self) -> bool:
+        """True if PyTorch has counted a write since it was packed."""
+        return version(self.weight) != self.version
+
     def of(self, weight: Tensor) -> bool:
         """Check that ``weight``, which has the same address, has the same metadata."""
         # The memory of a freed tensor may be given to another one, and a view starts where its base
@@ -61,9 +66,8 @@ class Frozen:
 
         :raises TjError: if the weight was written and no write counted.
         """
-        now = version(self.weight)
-        if now != self.version:
-            self._renew(now)
+        if self.written:
+            self._renew()
         elif not torch.equal(self.sample, self.seen):
             raise TjError(
                 f"a parameter of shape {tuple(self.weight.shape)} was written after a program with "
@@ -77,8 +81,10 @@ class Frozen:
             found = forms[key] = make(self.weight)
         return found
 
-    def _renew(self, now: int) -> None:
-        """Forget all forms, as the weight has been written: its version is ``now``."""
+    def _renew(self) -> None:
+        """Forget all forms, as the weight has been written."""
+        # The version first: a write meanwhile is a later one.
+        now = version(self.weight)
         self.packed = {}
         self.seen = self.sample.clone()
         self.version = now

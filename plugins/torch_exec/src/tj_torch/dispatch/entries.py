@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tj_torch.capture.sources import stack_source
 from tj_torch.dispatch.fallbacks import fall_back, fall_back_from, first_lines, stand_aside, warn
+from tj_torch.ops.fakes.modes import forget_results
 
 if TYPE_CHECKING:
     from tj_core.extend import CaptureError, Entry, Jitted, PassError, Source
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["Entries"]
 
 R = TypeVar("R")
+
+_EVICTED_BETWEEN = 64
+"""Entries that are evicted before PyTorch's memory of calls on fake tensors is cleared: without
+end, each new shape would add to it.
+"""
 
 
 class Entries(Generic[R]):
@@ -91,6 +97,8 @@ class Entries(Generic[R]):
         self._forget(entry)
         if evicted:
             self.jitted.stats.evicted += 1
+            if self.jitted.stats.evicted % _EVICTED_BETWEEN == 0:
+                forget_results()
         else:
             self.jitted.stats.invalidated += 1
         self._refresh()

@@ -14,13 +14,38 @@ if TYPE_CHECKING:
 __all__ = ["DynamoGuards", "dynamo_guards"]
 
 
+class Watches:
+    """Finalizers of guarded objects, which end with this object.
+
+    The objects are often classes and modules, which outlive the guards.
+    """
+
+    def __init__(self, on_dead: Callable[[], None]) -> None:
+        self.on_dead = on_dead
+        self.finalizers: list[weakref.finalize[..., Any]] = []
+
+    def add(self, watched: object) -> None:
+        """Call ``on_dead`` when ``watched`` is freed."""
+        made = weakref.finalize(watched, self.on_dead)
+        made.atexit = False
+        self.finalizers.append(made)
+
+    def __del__(self) -> None:
+        for finalizer in self.finalizers:
+            finalizer.detach()
+
+
 @dataclass(frozen=True, slots=True)
 class DynamoGuards:
-    """Dynamo's guards: the check of a frame's locals, their texts, and the text of what fails."""
+    """Dynamo's guards: the check of a frame's locals, their texts, and the text of what fails.
+
+    ``watches`` tell of the death of guarded objects.
+    """
 
     check: Callable[[dict[str, Any]], bool]
     texts: Callable[[], list[str]]
     explain: Callable[[dict[str, Any]], Any]
+    watches: Watches
 
     def failed(self, frame: dict[str, Any]) -> str | None:
         """Text of the first guard that does not hold for ``frame``; None if all hold."""
@@ -45,6 +70,8 @@ def dynamo_guards(
     for guard in [g for g in graph.guards if g.create_fn_name() == "AUTOGRAD_SAVED_TENSORS_HOOKS"]:
         graph.guards.inner.discard(guard)
 
+    watches = Watches(on_dead)
+
     class Manager(CheckFunctionManager):  # type: ignore[misc] # found when first asked for
         def id_ref(self, obj: object, obj_str: str) -> int:
             # Dynamo's own finalizer would keep this manager and its contents alive as long as the
@@ -52,13 +79,16 @@ def dynamo_guards(
             with contextlib.suppress(TypeError):  # for objects without weak references
                 if id(obj) not in self._weakrefs:
                     self._weakrefs[id(obj)] = weakref.ref(obj)
-                    weakref.finalize(obj, on_dead).atexit = False
+                    watches.add(obj)
             return id(obj)
 
     guards = Manager(root.__code__, graph).guard_manager
     sizes = size_texts(graph)
     return DynamoGuards(
-        guards.check, lambda: [*map(str, guards.code_parts), *sizes], guards.check_verbose
+        guards.check,
+        lambda: [*map(str, guards.code_parts), *sizes],
+        guards.check_verbose,
+        watches,
     )
 
 

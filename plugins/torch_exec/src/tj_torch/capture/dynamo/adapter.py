@@ -127,10 +127,14 @@ class Capture:
         :raises ChangedError: if the program has changed meanwhile what was captured.
         """
         produced = self._output.graph_capture_output
+        # Globals of its own, since the root's live as long as the jitted program.
+        scope = {**produced.f_globals}
         # A program without tensor operations has no graph to call.
         if computation is not None:
             # Dynamo's bytecode calls the graph by this global name.
-            produced.f_globals[self._output.backend_input.backend_id] = computation
+            name = self._output.backend_input.backend_id
+            scope[name] = computation
+            produced.f_globals.pop(name, None)
         try:
             guards = _built_guards(self._root, produced.output_graph, on_dead, self.noticed.read)
         except (AssertionError, LookupError) as error:
@@ -142,7 +146,7 @@ class Capture:
             raise CaptureFailure(reason, None, raised=True) from error
         run = types.FunctionType(
             produced.bytecode,
-            produced.f_globals,
+            scope,
             closure=produced.closure,
             argdefs=produced.argdefs,
         )

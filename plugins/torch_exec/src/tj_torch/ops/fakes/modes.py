@@ -17,7 +17,7 @@ import torch
 from tj_torch.ops.fakes.devices import on_their_devices
 from tj_torch.ops.fakes.strides import corrected, may_differ
 
-__all__ = ["corrected_fake_kernels", "fake_mode"]
+__all__ = ["corrected_fake_kernels", "fake_mode", "forget_results"]
 
 
 def fake_mode(*, symbolic: bool = False, shapes: Any = None) -> Any:
@@ -35,6 +35,13 @@ def fake_mode(*, symbolic: bool = False, shapes: Any = None) -> Any:
     # Not a subclass: higher-order operations register their fake kernels by the mode's class.
     mode.dispatch = functools.partial(_corrected_in, weakref.ref(mode))
     return mode
+
+
+def forget_results() -> None:
+    """Clear the memory that PyTorch has of calls on fake tensors, which has no bound."""
+    from tj_torch.torch_private.shapes import FakeTensorMode
+
+    FakeTensorMode.cache_clear()
 
 
 @contextlib.contextmanager
