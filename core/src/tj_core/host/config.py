@@ -67,7 +67,8 @@ class CoreOptions:
       ``torch.compile``; left out, as ``strict`` says.
     - ``on_miss``: what a call does that no program is there for: ``"compile"`` one, or run in
       ``"eager"`` at once, while a thread compiles behind it.
-    - ``max_entries``: the number of specialisations of one function that are kept.
+    - ``max_entries``: the number of specialisations of one function that are kept; the one that
+      has gone unused for longest makes room.
     - ``recompile_limit``: the number of these for values of one Python object, such as strings;
       calls with other values run eagerly.
     - ``frontend``: the frontend's name; left out, the first that accepts the program.

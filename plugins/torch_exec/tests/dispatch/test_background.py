@@ -202,6 +202,23 @@ def test_a_parameter_that_is_frozen_while_it_compiles() -> None:
     assert tj.stats(g).entries == 1
 
 
+def test_weights_that_are_loaded_while_it_compiles() -> None:
+    net, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    stop, there, on = stopping()
+    g = tj.jit(net, on_miss="eager", transforms=[stop])
+    same(g(X), net(X))
+    assert there.wait(60)
+    g.load_state_dict(other.state_dict())
+    same(g(X), other(X))
+    on.set()
+    ready()
+    same(g(X), other(X))
+    g.load_state_dict({k: v + 1 for k, v in other.state_dict().items()})
+    same(g(X), net(X))
+    assert tj.stats(g).hits == 2
+    assert tj.stats(g).entries == 1
+
+
 def test_what_always_changes_is_left_to_eager() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

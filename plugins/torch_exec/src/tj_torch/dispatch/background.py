@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from tj_core.extend import TjError
@@ -30,11 +30,11 @@ from tj_torch.runtime.thread_state import own_facts
 from tj_torch.torch_private.runtime import pytree
 
 if TYPE_CHECKING:
-    from tj_torch.dispatch.dispatcher import Call, Dispatcher
+    from collections.abc import Callable
+
+    from tj_core.extend import Jitted
 
 __all__ = ["Background", "wait"]
-
-R = TypeVar("R")
 
 _MOST_CHANGES = 8
 """Compilations in a row that are given up since the program changes what is captured."""
@@ -73,16 +73,42 @@ class _State:
                 fact.restore(value)
 
 
+class _Call(Protocol):
+    """A call without a program; see the dispatcher's own `Call`."""
+
+    @property
+    def values(self) -> Any: ...
+
+    def copied(self) -> Any: ...
+
+    def instead(self, function: Callable[..., Any]) -> Any: ...
+
+
+class _Dispatcher(Protocol):
+    """The dispatcher of a program, whose `Background` this is."""
+
+    jitted: Jitted
+    programs: Any
+    entries: Any
+    background: Background | None
+
+    def uncompiled(self, call: Any) -> Callable[..., Any] | None: ...
+
+    def without(self, failure: Exception) -> Callable[..., Any]: ...
+
+    def compile(self, call: Any) -> Any: ...
+
+
 @dataclass(slots=True)
 class _Request:
     """A call that a program is wanted for, with the metadata of its tensors when it was made."""
 
-    call: Call[Any]
+    call: _Call
     state: _State
     tensors: list[tuple[torch.Tensor, Any]]
 
     @staticmethod
-    def of(call: Call[Any]) -> _Request:
+    def of(call: _Call) -> _Request:
         tensors = [v for v in pytree.tree_leaves(call.values) if isinstance(v, torch.Tensor)]
         return _Request(call.copied(), _State.now(), [(t, facts_of(t)) for t in tensors])
 
@@ -92,7 +118,7 @@ class _Request:
         return all(facts_of(tensor) == facts for tensor, facts in self.tensors)
 
 
-class Background(Generic[R]):
+class Background:
     """Compilation of one program behind its calls.
 
     ``request`` is the call that is or will be compiled for, ``failure`` the error of the last
@@ -105,7 +131,7 @@ class Background(Generic[R]):
         self.changes = 0
         self._lock = threading.Lock()
 
-    def answer(self, dispatcher: Dispatcher[R], call: Call[R]) -> Any:
+    def answer(self, dispatcher: _Dispatcher, call: _Call) -> Any:
         """Result of ``call`` in eager; let it be compiled for, if nothing is being compiled.
 
         The program runs first, so that a call that raises is not compiled for.
@@ -135,7 +161,7 @@ class Background(Generic[R]):
                 _queue.put(dispatcher)
         return result
 
-    def compile(self, dispatcher: Dispatcher[R]) -> None:
+    def compile(self, dispatcher: _Dispatcher) -> None:
         """Compile for the waiting call; in the thread behind."""
         request = self.request
         try:
@@ -152,7 +178,7 @@ class Background(Generic[R]):
         finally:
             self.request = None
 
-    def _compile(self, dispatcher: Dispatcher[R], request: _Request) -> None:
+    def _compile(self, dispatcher: _Dispatcher, request: _Request) -> None:
         with dynamo.compile_lock(), request.state.entered(), beside():
             dispatcher.compile(request.call)
 
@@ -177,7 +203,7 @@ def _refused(given: Any) -> str | None:
 
 
 class _Queue:
-    """Programs that wait for the one thread that compiles.
+    """The line of programs before the thread that compiles.
 
     The thread ends when nothing waits, so that no process is kept, and no thread is killed while
     it compiles.
@@ -185,10 +211,10 @@ class _Queue:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.waiting: deque[weakref.ref[Dispatcher[Any]]] = deque()
+        self.waiting: deque[weakref.ref[_Dispatcher]] = deque()
         self.thread: threading.Thread | None = None
 
-    def put(self, dispatcher: Dispatcher[Any]) -> None:
+    def put(self, dispatcher: _Dispatcher) -> None:
         """Let ``dispatcher`` compile for the call that waits."""
         with self.changed:
             self.waiting.append(weakref.ref(dispatcher))
@@ -209,7 +235,7 @@ class _Queue:
                 live.background.compile(live)
             del live
 
-    def _next(self) -> weakref.ref[Dispatcher[Any]] | None:
+    def _next(self) -> weakref.ref[_Dispatcher] | None:
         with self.changed:
             # At exit, Python waits for the thread: what has not begun is not needed any more.
             if self.waiting and threading.main_thread().is_alive():

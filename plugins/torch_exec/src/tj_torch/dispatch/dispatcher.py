@@ -166,7 +166,7 @@ class Dispatcher(Generic[R]):
         self.compiler = compiler
         self.programs = programs
         self.entries: Entries[R] = Entries(jitted, programs.publish, programs.noting)
-        self.background: Background[R] | None = None
+        self.background: Background | None = None
         if jitted.on_miss == "eager":
             self.background = Background()
         self.elsewhere: Callable[..., Any] | None = None
@@ -254,7 +254,7 @@ class Dispatcher(Generic[R]):
     def compile(self, call: Call[R], *, called: bool = False) -> tuple[R, bool]:
         """Row for ``call``, which is ``called`` or prepared for; True if another thread made it.
 
-        :raises Exception: one that `without` takes.
+        :raises Exception: an error for `without`.
         """
         # One compilation at a time in the process: sessions share expansions, and Dynamo
         # has global state. Dynamo's lock is taken first, as where it calls the backend.

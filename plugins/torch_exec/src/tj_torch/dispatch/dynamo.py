@@ -137,7 +137,7 @@ class DynamoPrograms:
         self._publish(rows)
 
     def noting(self, row: Row, used: Callable[[], None]) -> Row:
-        """``row``, which calls ``used`` when it runs."""
+        """The row with a call of ``used`` before its program."""
         check, run = row
 
         def noted(*args: Any, **kwargs: Any) -> Any:

@@ -58,7 +58,7 @@ class Entries(Generic[R]):
     def add(self, entry: Entry, row: R, *, called: bool = True) -> None:
         """Add ``entry``; beyond ``max_entries`` of the config, drop one, with a warning.
 
-        It is the one that has gone unused for longest. ``called``: a call waits for ``entry``, and
+        The entry unused for longest makes room. ``called``: a call waits for ``entry``, and
         is counted. If this is interrupted, the rows are as before.
         """
         try:

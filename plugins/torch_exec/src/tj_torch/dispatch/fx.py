@@ -131,7 +131,7 @@ class FxPrograms:
         self.rows = rows
 
     def noting(self, row: Row, used: Callable[[], None]) -> Row:
-        """``row``, which calls ``used`` when it has a result."""
+        """The row with a call of ``used`` after its program, if the guards hold."""
 
         def noted(*values: Any) -> tuple[Any, ...] | None:
             found = row(*values)

@@ -22,7 +22,7 @@ __all__ = ["beside", "is_beside"]
 
 @dataclass(slots=True)
 class _Silence:
-    """Filter of the warnings of one thread, which it keeps for blocks that record them.
+    """Filter of one thread's warnings, and their record for blocks with ``record=True``.
 
     It stands where a filter has the pattern of the text.
     """

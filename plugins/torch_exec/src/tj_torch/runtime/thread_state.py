@@ -172,7 +172,7 @@ _keeping = threading.local()
 
 
 def _facts() -> tuple[Fact, ...]:
-    """The facts that this thread is to leave as it found them.
+    """Facts to be restored in this thread.
 
     A thread that compiles beside the program leaves alone what all threads share.
     """

@@ -109,7 +109,7 @@ class Capture:
         return {i: source.name for i, source in found.items()}
 
     def check_inputs(self, trace: Trace) -> None:
-        """Check that the inputs of ``trace`` are those that were captured.
+        """Check the metadata of the inputs of ``trace`` against the captured values.
 
         :raises ChangedError: if the program has changed one meanwhile.
         """

@@ -55,7 +55,7 @@ class ReadValues:
         self.changed: str | None = None
 
     def note(self, source: Any, value: Any) -> None:
-        """Note that ``value`` is what the expression of ``source`` gives, or was noted to give.
+        """Note ``value`` as the result of the expression of ``source``.
 
         :raises ChangedError: if it gave another before.
         """
@@ -63,7 +63,7 @@ class ReadValues:
         self.check(source, value)
 
     def check(self, source: Any, value: Any) -> None:
-        """Check that ``value`` is what ``source`` has given, if it was read.
+        """Check ``value`` against the noted result of ``source``, if there is one.
 
         :raises ChangedError: if it has changed.
         """
@@ -76,7 +76,7 @@ class ReadValues:
         raise ChangedError(name)
 
     def while_tracing(self, stack: ExitStack) -> None:
-        """Note what Dynamo reads, until ``stack`` is left, and let it give way meanwhile."""
+        """Note the values that Dynamo reads until ``stack`` is left; let it give way meanwhile."""
         from tj_torch.torch_private.dynamo import InstructionTranslatorBase, VariableBuilder
 
         def noting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,7 +97,7 @@ class ReadValues:
         replace(stack, InstructionTranslatorBase, "step", giving_way)
 
     def while_guarding(self, stack: ExitStack) -> None:
-        """Check what Dynamo's guards are made of, until ``stack`` is left."""
+        """Check the values that Dynamo's guards are made of, until ``stack`` is left."""
         from tj_torch.torch_private.dynamo import GuardBuilder
 
         def checking(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,7 +112,7 @@ class ReadValues:
         replace(stack, GuardBuilder, "get", checking)
 
     def check_inputs(self, trace: Trace, sources: Mapping[int, str]) -> None:
-        """Check that the metadata of the trace's inputs are those of the values that were read.
+        """Check the metadata of the trace's inputs against the noted values.
 
         :raises ChangedError: if an input has changed.
         """
@@ -133,7 +133,7 @@ def _name(source: Any) -> str:
 
 
 def facts_of(value: Any) -> Any:
-    """What guards may compare of ``value``: of containers their length, of dicts the keys."""
+    """Facts of ``value`` for guards to compare: of containers the length, of dicts the keys."""
     if isinstance(value, torch.Tensor):
         strides = value.stride() if value.layout is torch.strided else ()
         size, kind = tuple(value.shape), type(value)
