@@ -128,6 +128,15 @@ class _Front:
         filters[:] = [other for other in filters if other is not self.rule]
 
 
+_SETTERS: tuple[tuple[Any, str], ...] = (
+    (torch, "set_default_dtype"),
+    (torch, "use_deterministic_algorithms"),
+    (torch.cuda, "set_rng_state"),
+    (torch.xpu, "set_rng_state"),
+)
+"""Functions by which Dynamo sets back settings of the process after a capture."""
+
+
 class _Here(threading.local):
     silence: _Silence | None = None
 
@@ -148,8 +157,8 @@ def beside() -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             replaced(stack, torch.random, "default_generator", lambda g: _Generator(g, thread))
-            for name in ("set_default_dtype", "use_deterministic_algorithms"):
-                replaced(stack, torch, name, _left_alone)
+            for owner, name in _SETTERS:
+                replaced(stack, owner, name, _left_alone)
             # A filter for one thread is nothing that `simplefilter` could make.
             front = _Front(("ignore", silence, Warning, None, 0))
             stack.callback(front.remove)
