@@ -6,12 +6,14 @@ import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from tj_torch.runtime.beside import beside, is_beside
 from tj_torch.runtime.thread_state import kept
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def in_both(inner: Callable[[], Any], outer: Callable[[], Any]) -> Any:
