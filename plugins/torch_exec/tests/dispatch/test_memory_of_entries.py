@@ -20,7 +20,7 @@ def serve(g: Any, calls: int, seed: int) -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", tj.TjWarning)
         for _ in range(calls):
-            x = torch.zeros(numbers.randint(1, 300), numbers.randint(1, 40), 4)
+            x = torch.zeros(numbers.randint(1, 60), numbers.randint(1, 40), 4)
             assert g(x).shape == x.shape
     assert wait(120)
 
@@ -54,12 +54,17 @@ def test_many_shapes_are_few_entries() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [None, False], ids=["symbols", "each shape"])
-def test_100_000_calls_with_random_shapes(dynamic: bool | None) -> None:
+@pytest.mark.parametrize(
+    ("dynamic", "calls"), [(None, 100_000), (False, 3_000)], ids=["symbols", "each shape"]
+)
+def test_many_calls_with_random_shapes(dynamic: bool | None, calls: int) -> None:
     g = program(dynamic=dynamic, on_miss="eager", max_entries=8)
-    serve(g, 5_000, 0)
+    serve(g, calls // 3, 0)
     before, evicted = objects_of_tj(), tj.stats(g).evicted
-    serve(g, 95_000, 1)
-    assert tj.stats(g).calls == 100_000
+    serve(g, calls - calls // 3, 1)
+    assert tj.stats(g).calls == calls
     assert tj.stats(g).entries <= 8
-    assert objects_of_tj() < before + 500 + (tj.stats(g).evicted - evicted) / 10
+    dropped = tj.stats(g).evicted - evicted
+    assert dropped > 8 or dynamic is None
+    # Caches of PyTorch's grow with the first programs; the short test counts without them.
+    assert objects_of_tj() < before + 500 + dropped / 2
