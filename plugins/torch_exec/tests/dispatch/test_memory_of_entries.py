@@ -64,7 +64,5 @@ def test_many_calls_with_random_shapes(dynamic: bool | None, calls: int) -> None
     serve(g, calls - calls // 3, 1)
     assert tj.stats(g).calls == calls
     assert tj.stats(g).entries <= 8
-    dropped = tj.stats(g).evicted - evicted
-    assert dropped > 8 or dynamic is None
     # Caches of PyTorch's grow with the first programs; the short test counts without them.
-    assert objects_of_tj() < before + 500 + dropped / 2
+    assert objects_of_tj() < before + 500 + (tj.stats(g).evicted - evicted) / 2
