@@ -113,10 +113,10 @@ def test_contexts_are_spelled_by_their_table():
 
 
 def test_what_runs_a_call_is_said_by_its_table():
-    rules = table("runs_as", "num.f", lambda call: max)
+    rules = table("runs_as", "math.floor", lambda call: max)
     session = Session(plugins=[Plugin("a", tables=(rules,))])
-    assert session.language.entry(BoundSymbol(Symbol("num", "f"))) is max
-    assert session.language.entry(BoundSymbol(Symbol("num", "g"))) is None
+    assert session.language.entry(BoundSymbol(Symbol("math", "floor"))) is max
+    assert session.language.entry(BoundSymbol(Symbol("math", "ceil"))) is None
 
 
 def test_two_sessions_live_side_by_side():

@@ -93,5 +93,4 @@ def test_frozen_weights_are_packed_in_each_session(tmp_path: Path) -> None:
         assert any("onednn_packed" in name for name in operations(g, "forward"))
     with torch.no_grad():
         net[0].weight.add_(1)
-        with pytest.raises(tj.TjError, match="written"):
-            g(x)
+        torch.testing.assert_close(g(x), net(x), rtol=1e-4, atol=1e-4)

@@ -50,6 +50,11 @@ class Frozen:
         """True if PyTorch has counted a write since it was packed."""
         return version(self.weight) != self.version
 
+    @property
+    def changed(self) -> bool:
+        """True if a sampled element is another one than at that version."""
+        return not torch.equal(self.sample, self.seen)
+
     def of(self, weight: Tensor) -> bool:
         """Check that ``weight``, which has the same address, has the same metadata."""
         # The memory of a freed tensor may be given to another one, and a view starts where its base
@@ -68,7 +73,7 @@ class Frozen:
         """
         if self.written:
             self._renew()
-        elif not torch.equal(self.sample, self.seen):
+        elif self.changed:
             raise TjError(
                 f"a parameter of shape {tuple(self.weight.shape)} was written after a program with "
                 "freeze=True had packed it, in a way that PyTorch does not count",

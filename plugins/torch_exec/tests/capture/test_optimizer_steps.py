@@ -146,7 +146,8 @@ def test_a_closure() -> None:
         results.append([losses, state(net, optimizer)])
         if wrap is tj.jit:
             assert len([w for w in said if issubclass(w.category, tj.TjWarning)]) == 1
-            assert tj.stats(step).entries == 2, "the forward, and the step"
+            # The step, and up to PyTorch 2.13 the forward in the closure.
+            assert tj.stats(step).entries in (1, 2)
     same(*results)
 
 

@@ -35,7 +35,8 @@ class Made:
         mine = self.frozen
         same = mine.weight.data_ptr() == weight.data_ptr() and mine.of(weight)
         # Another tensor on the same memory may have a version counter of its own.
-        return same and not mine.written and version(weight) == self.seen
+        known = not mine.written and not mine.changed
+        return same and known and version(weight) == self.seen
 
 
 @dataclass

@@ -124,10 +124,12 @@ class DynamoPrograms:
         if not self.whole:
             dispatcher.elsewhere = self.hooked(dispatcher)
 
+        bind = frame.bind  # not the frame, which holds the callable that is to hold this
+
         def compile_for(*args: Any, **kwargs: Any) -> None:
             """Compile for a call with such arguments, without running it."""
             args, kwargs = real(args, kwargs)
-            prepare(dispatcher, _Call(*frame.bind(*args, **kwargs)))
+            prepare(dispatcher, _Call(*bind(*args, **kwargs)))
 
         frame.call.compile_for = compile_for  # type: ignore[attr-defined]
         return dynamo.inlined_as(frame.call, frame.root)

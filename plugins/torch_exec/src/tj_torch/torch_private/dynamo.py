@@ -186,14 +186,15 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.variables.tensor": {
         "SymNodeVariable": ("know a size that is a symbol", "text of symbols",
-                            "operators of symbols", "greatest tensors"),
+                            "operators of symbols", "greatest tensors", "steps of optimizers"),
         "TensorVariable": ("replace attributes and methods of tensors",),
     },
     "torch._dynamo.variables.torch": {
         "TorchInGraphFunctionVariable._get_handlers": ("have calls recorded as they are",
-                                                       "calls as they are", "errors of data"),
+                                                       "calls as they are", "errors of data",
+                                                       "steps of optimizers"),
         "TorchInGraphFunctionVariable": ("have calls recorded as they are", "calls as they are",
-                                         "errors of data"),
+                                         "errors of data", "steps of optimizers"),
         "tracing_state_functions": ("say that nothing is traced", "fast paths of attention"),
     },
     "torch._dynamo.variables.torch_function": {

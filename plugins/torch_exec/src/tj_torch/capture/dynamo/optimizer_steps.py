@@ -132,7 +132,7 @@ def _grouped(self: Any, tx: Any, lists: Any, with_indices: Any = None) -> Any:
         parts = [made([column[i] for i in group] if column else []) for column in columns]
         indices = VariableTracker.build(tx, group if numbered else [])
         found[VariableTracker.build(tx, key)] = TupleVariable([made(parts), indices])
-    return ConstDictVariable(found, dict)
+    return ConstDictVariable(found)
 
 
 def _passing_over(original: Callable[..., Any]) -> Callable[..., Any]:
