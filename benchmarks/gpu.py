@@ -4,10 +4,10 @@
     python benchmarks/gpu.py --device cpu --small      # the parts that work without a GPU
 
 First PyTorch's database of operations is compared with eager, then small models in training are,
-then GPT and Llama are timed in bfloat16, 1024 and 2048 wide: tj with the plugins that fuse, also
-with CUDA graphs, without either, torch.compile, and lightning-thunder where it is installed, in
-turns. On the CPU, stand-ins replace nvFuser and CUDA graphs. The tables for docs/gpu.md are written
-beside the file of ``--out``, with the ending `.md`.
+then GPT and Llama are timed in bfloat16, 256 to 2048 wide: tj with the plugins that fuse, also with
+CUDA graphs, without either, torch.compile, and lightning-thunder where it is installed, in turns.
+On the CPU, stand-ins replace nvFuser and CUDA graphs. The tables for docs/gpu.md are written beside
+the file of ``--out``, with the ending `.md`.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ MAKERS: Mapping[str, Callable[..., nn.Module]] = {"gpt": GPT, "llama": Llama}
 
 WIDTHS = (256, 1024, 2048)
 SMALL = 64
-LAYERS = 2
+LAYERS = 2  # so that what compiles whole networks is done in a minute
 WORDS, LENGTH = 32000, 512
 
 

@@ -164,7 +164,7 @@ def test_graphs_beside_those_of_torch_compile(jit: Any) -> None:
         close(*map(list, grads), rtol=1e-3, atol=1e-3)
 
 
-def test_graphs_free_their_memory(jit: Any, kind: str) -> None:
+def test_graphs_free_their_memory(jit: Any) -> None:
     def used() -> int:
         gc.collect()
         torch.cuda.synchronize()

@@ -115,9 +115,8 @@ class FirstRun:
         result = self.kernel(*args, **kwargs)
         for problem in run.problems(call.outputs, result):
             raise self.error(problem)
-        if (
-            self.keeps
-        ):  # before `alive`: a program may run for the first time on two threads at once
+        if self.keeps:
+            # Before `alive`: a program may run for the first time on two threads at once.
             self.own = {memory for memory, _ in in_memory(call.outputs, result, self.runtime)}
         note_alive(self.alive, call.outputs, result, self.runtime)
         return result
