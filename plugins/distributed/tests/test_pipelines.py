@@ -23,11 +23,10 @@ FILE = str(Path(__file__).with_name("pipelined.py"))
     "schedule", ["Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble"]
 )
 def test_training(schedule: str, ranks: Ranks) -> None:
-    """A schedule may ask for gradients of inputs and of weights apart, of one program."""
+    """Gradients of inputs and of weights may be asked apart: nothing is computed twice."""
     for one in ranks.run(FILE, "compared", schedule):
         assert isinstance(one, dict), one
         assert not differences(one["eager"], one["jitted"])
         assert one["said"] == []
         assert set(one["entries"]) == {1}
-        split = schedule == "ScheduleInterleavedZeroBubble"  # which asks twice for what is one node
-        assert one["products of jitted"] <= one["products of eager"] * (2 if split else 1)
+        assert one["products of jitted"] <= one["products of eager"]

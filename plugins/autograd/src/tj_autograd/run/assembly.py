@@ -5,17 +5,18 @@ They are made by the process that splits the trace, and by one that finds the ha
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import PassRecord, TraceEditor
 
 from tj_autograd.joint.lookup import Lookup
-from tj_autograd.run.boundary import default_layout, differentiable
+from tj_autograd.run.boundary import differentiable
 from tj_autograd.run.dependences import depended
 from tj_autograd.run.freed import frees
+from tj_autograd.run.layouts import default_layout
 from tj_autograd.run.reads import READS
 from tj_autograd.run.variants import Variants
 from tj_autograd.split.costs import Costs
@@ -60,12 +61,12 @@ class Splitting:
     options: Options
     joint: Callable[[Trace, PassContext, Cut, Layout], Trace]
 
-    @cached_property
+    @functools.cached_property
     def segments(self) -> Cut:
         """The segments: each is a node of PyTorch's autograd."""
         return segments_of(self.functional, Lookup.of(self.context).records)
 
-    @cached_property
+    @functools.cached_property
     def costs(self) -> Costs:
         """Costs of recomputing calls."""
         return Costs.of(self.context)
@@ -177,5 +178,6 @@ class Splitting:
             reads=context.tables[READS],
             expand=context.expand,
             frees=facts.frees[index],
+            rewrite=functools.partial(context.rewrite, into_bodies=False, into_subprograms=False),
             strict=context.strict,
         )

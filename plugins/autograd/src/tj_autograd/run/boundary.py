@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import Namer, Proxy, TensorProxy, define, is_subclass, requires_grad
+from tj_core.extend import Namer, Proxy, TensorProxy, define, requires_grad
 from tj_core.internal import value_text
 from tj_torch.internal import (
     ambient_autocast,
@@ -21,28 +21,29 @@ from tj_torch.internal import (
     engine_gradients,
     forward_level,
     function_mode_is_on,
-    is_sized,
     outside_levels,
     saved_tensors_are_hooked,
     without_function_modes,
     without_modes,
 )
 
-from tj_autograd.joint.build import DEFAULT_LAYOUT, Layout
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.replay import advance, states
 from tj_autograd.run.crossing import has_memory, is_unlike, laid_out, unpacked, zeros
 from tj_autograd.run.holders import Holders, Versions, check_versions, holders
+from tj_autograd.run.layouts import layout_of
 from tj_autograd.run.saved_inputs import FREED, Sources, sources
 from tj_autograd.run.sums import Summed, summed
 from tj_autograd.run.tangents import compact, in_this_call
 from tj_autograd.run.views import Views, views
 
 if TYPE_CHECKING:
-    from tj_autograd.run.variants import Boxed, Key, Variants
+    from tj_autograd.joint.build import Layout
+    from tj_autograd.run.shares import Boxed
+    from tj_autograd.run.variants import Key, Variants
     from tj_autograd.split.halves import Halves
 
-__all__ = ["Compiled", "default_layout", "differentiable"]
+__all__ = ["Compiled", "differentiable"]
 
 
 DETACHED = (
@@ -148,6 +149,7 @@ class Compiled(torch.autograd.Function):
             tensors += inputs.packed()
         ctx.save_for_backward(*tensors)
         ctx.plan = plan
+        ctx.asked = None
         ctx.numbers = tuple([saved[i] for i in plan.numbers])
         ctx.shapes = [root.shape for root in roots]
         return roots  # type: ignore[no-any-return]
@@ -173,27 +175,40 @@ class Compiled(torch.autograd.Function):
             raise RuntimeError(FREED)
         if not plan.variants.part.gradients:  # no input has one, as in `norm(x, 0)`
             return (None,) * (len(plan.wrt) + 2)
-        pullback = plan.variants[plan.layout(tangents)]
-        wanted = tuple(map(in_this_call, pullback.tangents, tangents))
-        compacted = tuple(map(compact, tangents, wanted))
-        if any(map(is_unlike, compacted, wanted, ctx.shapes)):
-            return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
-        tangents = compacted
-        values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
-        if ctx.versions and not ctx.hooked:
-            check_versions(ctx.versions)
-        order = plan.order
-        # The program empties the box as it goes: other references would keep tensors to its end.
-        box = [values[order[i]] for i in pullback.saved]
-        if ctx.hooked:
-            box = unpacked(box, pullback.takes)
-        del values
-        _add_tangents(box, tangents, pullback.tangents, ctx.shapes)
-        _free(ctx, plan)
-        del tangents, compacted
-        gradients = pullback.program(box)
-        missing = pullback.missing
-        return (None, None, *[None if i in missing else gradients[i] for i in plan.wrt])
+        return None, None, *_gradients_by_program(ctx, plan, tangents)
+
+
+def _gradients_by_program(
+    ctx: Any, plan: _Plan, tangents: Sequence[torch.Tensor | None]
+) -> Sequence[torch.Tensor | None]:
+    """Compute the gradients by the backward program for the layout of ``tangents``."""
+    pullback = plan.variants[plan.layout(tangents)]
+    wanted = tuple(map(in_this_call, pullback.tangents, tangents))
+    compacted = tuple(map(compact, tangents, wanted))
+    if any(map(is_unlike, compacted, wanted, ctx.shapes)):
+        return _gradients_by_pytorch(ctx, plan, tangents)
+    values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
+    if ctx.versions and not ctx.hooked:
+        check_versions(ctx.versions)
+    order = plan.order
+    # The program empties the box as it goes: other references would keep tensors to its end.
+    box = [values[order[i]] for i in pullback.saved]
+    if ctx.hooked:
+        box = unpacked(box, pullback.takes)
+    del values
+    _add_tangents(box, compacted, pullback.tangents, ctx.shapes)
+    shares = pullback.shares
+    # Hooks on saved tensors see all that the segment saves: they have the whole backward.
+    some = None if shares is None or ctx.hooked else shares.wanted(ctx)
+    _free(ctx, plan)
+    if shares is not None and some is not None:
+        found = shares.gradients(ctx, some, box, tangents)
+        if found is not None:
+            return found
+    del tangents, compacted
+    gradients = pullback.program(box)
+    missing = pullback.missing
+    return [None if i in missing else gradients[i] for i in plan.wrt]
 
 
 def _add_tangents(
@@ -333,34 +348,6 @@ def _run_again(ctx: Any, plan: _Plan) -> tuple[Sequence[torch.Tensor], Mapping[i
             advance(plan.devices, now)
 
 
-def default_layout(tangent: Proxy) -> Any:
-    """Layout of a tangent in the first backward program."""
-    assert isinstance(tangent, TensorProxy)
-    has_usual = is_sized(tangent) or is_subclass(tangent)
-    return DEFAULT_LAYOUT if has_usual else tangent.strides
-
-
-def _layout_of(expected: Proxy) -> Callable[[torch.Tensor], Any]:
-    """Make the function that computes the layout of a tangent for ``expected``."""
-    if is_subclass(expected):
-        return _usual
-    return _expanded_or_usual if is_sized(expected) else torch.Tensor.stride
-
-
-def _usual(_: torch.Tensor) -> Any:
-    return DEFAULT_LAYOUT
-
-
-def _expanded_or_usual(tangent: torch.Tensor) -> Any:
-    """Strides of an expanded scalar, as the gradient of a sum has; else the default layout.
-
-    The strides of an expanded scalar are zero, and so free of symbols.
-    """
-    strides = tangent.stride()
-    steps = (step for n, step in zip(tangent.shape, strides, strict=True) if n > 1)
-    return DEFAULT_LAYOUT if tangent.numel() < 2 or any(steps) else strides
-
-
 def differentiable(
     halves: Halves, forward: Boxed, variants: Sequence[Variants], order: Mapping[str, int]
 ) -> Callable[..., Any]:
@@ -410,7 +397,7 @@ def _plan(
             rerun.depended,
             rerun.copied,
         ),
-        tuple(map(_layout_of, part.tangents)),
+        tuple(map(layout_of, part.tangents)),
         devices,
         variants.frees,
         tuple((i, inputs.index(n)) for i, n in enumerate(stored) if n in seen),

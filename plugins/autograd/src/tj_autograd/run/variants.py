@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from tj_autograd.joint.segments import Cut, alone
 from tj_autograd.run.autocast import casts
 from tj_autograd.run.rerun import Rerun
 from tj_autograd.run.rerun import rerun as make_rerun
+from tj_autograd.run.shares import Boxed, Shares, divisible
 from tj_autograd.split.halves import Halves, Part, is_backward
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from tj_autograd.joint.build import Layout
     from tj_autograd.run.reads import Reads
 
-__all__ = ["Boxed", "Key", "Pullback", "Variants"]
+__all__ = ["Key", "Pullback", "Variants"]
 
 LIMIT = 8
 """Number of backward programs per forward; tangents with a further layout are copied."""
@@ -46,9 +48,6 @@ Key = int | str
 """Key of a gradient in a backward program's results: a position,
 or, with several segments, a name.
 """
-
-Boxed = Callable[[list[Any]], Any]
-"""A program with one list as its argument, which it empties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,8 @@ class Pullback:
     program takes none. ``missing`` are gradients that PyTorch's autograd does not have although the
     program may return one: it takes zeros for a tangent that does not exist. ``takes`` are the
     saved values with the metadata that the program expects, ``calls`` the program's calls.
-    ``under`` caches, for an ambient autocast, if eager's backward has other casts in it.
+    ``under`` caches, for an ambient autocast, if eager's backward has other casts in it. ``shares``
+    are the programs for some of the gradients, None where all are computed together.
     """
 
     program: Boxed
@@ -69,6 +69,7 @@ class Pullback:
     takes: tuple[Proxy, ...] = ()
     calls: tuple[BoundSymbol, ...] = ()
     under: dict[Context, bool] = field(default_factory=dict)
+    shares: Shares | None = None
 
 
 @dataclass
@@ -79,8 +80,9 @@ class Variants:
     joint trace for another layout from ``functional``; ``split`` splits it, and saves no values but
     those named. ``within`` is entered while a program is compiled, to provide the program's size
     symbols. ``depended`` are the values that the gradients depend on; ``reads`` is the rule table;
-    ``expand`` expands calls under autocast. ``frees`` is true if PyTorch's autograd would save any
-    tensor for the segment. ``strict``: see `tj_core.compile.failures.own_pass`.
+    ``expand`` expands calls under autocast, ``rewrite`` applies rules to a trace. ``frees`` is true
+    if PyTorch's autograd would save any tensor for the segment. ``strict``: see
+    `tj_core.compile.failures.own_pass`.
     """
 
     halves: Halves
@@ -96,6 +98,7 @@ class Variants:
     reads: RuleTable[Reads]
     expand: RuleTable[Expand]
     frees: bool
+    rewrite: Callable[[Trace, RuleTable[Any]], Trace]
     strict: bool = False
     known: dict[Layout, Pullback] = field(default_factory=dict)
 
@@ -144,6 +147,20 @@ class Variants:
         run: Callable[..., Any] = torch.compiler.disable(lambda *inputs: program(list(inputs)))
         return run
 
+    def shares(self, part: Part) -> Shares | None:
+        """Programs for some of the gradients of ``part``; None if it cannot be divided."""
+
+        def compiled(name: str, trace: Trace) -> Boxed:
+            return self.compile_later(self.named("backward") + f"_{name}", trace).function
+
+        @contextlib.contextmanager
+        def within() -> Iterator[None]:
+            with compiling(), self.within():
+                yield
+
+        same = part.gradients.keys() == self.part.gradients.keys()
+        return Shares(part, self.rewrite, compiled, within) if same and divisible(part) else None
+
     @property
     def part(self) -> Part:
         """The backward of the segment for the default layout."""
@@ -164,7 +181,8 @@ class Variants:
             program, takes = self._compiled(self.named("backward"), part)
             every = tuple(range(len(part.saved)))
             tangents: Any = part.tangents
-            return Pullback(program, every, tangents, takes=takes, calls=part.backward.calls)
+            shares, calls = self.shares(part), part.backward.calls
+            return Pullback(program, every, tangents, takes=takes, calls=calls, shares=shares)
         whole = self.cut.shown(self.index, layout)
         try:
             with own_pass("joint", strict=self.strict):
@@ -174,7 +192,8 @@ class Variants:
             return self[self.default]
         found = self._other(layout, whole, joint) if len(self.known) < LIMIT else None
         # The default program gets zeros for missing tangents; gradients of these alone are None.
-        return found or replace(self[self.default], missing=self._missing(joint))
+        missing = self._missing(joint)
+        return found or replace(self[self.default], missing=missing, shares=None)
 
     def _compiled(self, name: str, part: Part) -> tuple[Boxed, tuple[Proxy, ...]]:
         """Compile the backward of ``part``; return the program and
@@ -210,6 +229,7 @@ class Variants:
             self._missing(joint),
             takes,
             part.backward.calls,
+            shares=self.shares(part),
         )
 
     def _missing(self, joint: Trace) -> frozenset[Key]:

@@ -109,6 +109,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "_set_throw_on_mutable_data_ptr": ("refuse kernels that look at data", RUNS),
         "_vmapmode_decrement_nesting": ("take gradients outside of vmap", GRADIENTS),
         "_vmapmode_increment_nesting": ("take gradients outside of vmap", GRADIENTS),
+        "_will_engine_execute_node": ("compute the gradients that are asked for", GRADIENTS),
     },
     "torch._C._autograd": {
         "CreationMeta": ("know views that must not be written", VIEWS),

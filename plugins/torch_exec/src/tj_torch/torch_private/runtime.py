@@ -31,6 +31,7 @@ from tj_torch.torch_private.eager import (
     _vmap_decrement_nesting,
     _vmapmode_decrement_nesting,
     _vmapmode_increment_nesting,
+    _will_engine_execute_node,
     as_found_by_dispatcher,
     attention_backends,
     disabled_hooks_message,
@@ -107,6 +108,7 @@ __all__ = [
     "function_mode_stack",
     "function_modes",
     "has_kernel",
+    "is_executed",
     "key_set",
     "leave_levels",
     "let_writes_change_requires_grad",
@@ -223,6 +225,15 @@ def set_version_counter(tensor: torch.Tensor, count: int) -> None:
 def backward_keeps_graph() -> bool:
     """Test if the running backward keeps the graph; True where none runs."""
     return bool(_get_current_graph_task_keep_graph())
+
+
+def is_executed(node: Any) -> bool:
+    """Test if the running backward computes what ``node`` takes; True where that is not known."""
+    try:
+        return node is None or bool(_will_engine_execute_node(node))
+    except RuntimeError:
+        # No backward runs, or `torch.autograd.grad` returns the gradient of this leaf.
+        return True
 
 
 def engine_gradients(
