@@ -25,12 +25,17 @@ class Options:
     and ``latency_us``: the speeds that times are estimated from, where those of
     `tj_distributed.schedule.times.SPEEDS` are not meant.
 
+    ``merge_redistributions``: a redistribution of what another one returns is one; an all-reduce of
+    which each rank takes its shard becomes a reduce-scatter. Sums of more than two ranks may be
+    added in another order than in eager, and eager runs other collectives.
+
     All ranks have the same options.
     """
 
     agree: Literal["compile", "run", "off"] = "compile"
     patience: float = 10.0
     overlap: bool = True
+    merge_redistributions: bool = False
     prefetch: int = 1
     in_flight_mb: float | None = None
     bucket_mb: float = 25.0

@@ -61,10 +61,13 @@ def tj_transforms(options: Options) -> tuple[Transform, ...]:
     from tj_distributed.merge import merge
     from tj_distributed.names import AGREE, OVERLAP, look
     from tj_distributed.overlap import overlap
+    from tj_distributed.redistributions import redistributions
     from tj_distributed.schedule.transforms import schedule
     from tj_distributed.transform import announce
 
     made = [merge()]
+    if options.merge_redistributions:
+        made.append(redistributions())
     if look(AGREE):
         made += schedule(options)
         if options.agree != "off":

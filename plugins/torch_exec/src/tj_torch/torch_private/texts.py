@@ -20,6 +20,7 @@ __all__ = [
     "NOTES",
     "NOTE_FUNCTIONS",
     "OUTER_HOOKS",
+    "SYMBOLS_OF_VALUES",
     "WHERE_IMPORTED",
 ]
 
@@ -33,6 +34,9 @@ LEVEL_MODULES = ("torch._C._autograd", "torch._C._functorch", "torch._functorch"
 
 OUTER_HOOKS = ("torch.distributed.fsdp.", "torch.distributed._composable")
 """Packages whose hooks call ``torch._dynamo.disable`` inside, which has no mark."""
+
+SYMBOLS_OF_VALUES = "torch.fx.experimental.symbolic_shapes"
+"""The module of functions that look for symbols in a value."""
 
 LOGGERS = ("torch._subclasses.fake_tensor", "torch._dynamo", "torch._guards")
 """The loggers of a capture; the first is that of fake tensors."""

@@ -14,6 +14,9 @@ import pytest
 import tj_core as tj
 import torch
 from tj_core.extend import Claim, Executor, RuleTable, Session, hookimpl
+from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.facts.denied import Denied, rules
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 CLAIMED = (
     torch.ops.aten.mul.Tensor,
@@ -100,6 +103,22 @@ OFFSETS = {
 @pytest.mark.parametrize("name", OFFSETS)
 def test_storage_offsets(session: Session, name: str) -> None:
     check(session, OFFSETS[name], [sliced(offset) for offset in (0, 3, 4, 1)])
+
+
+def test_pytorch_may_look_for_symbols_in_an_offset() -> None:
+    """`Shard` does before it takes a part of a tensor, and nothing depends on the number."""
+
+    def asks(x: torch.Tensor) -> bool:
+        return has_free_unbacked_symbols(x)
+
+    def reads(x: torch.Tensor) -> int:
+        return x.storage_offset()
+
+    denied, (_, x) = Denied(rules()), sliced(1)()
+    with denied.watching(asks, [x]):
+        assert not asks(x)
+    with pytest.raises(CannotExpand, match="storage_offset"), denied.watching(reads, [x]):
+        reads(x)
 
 
 def pairs() -> Iterator[Callable[[], tuple[Any, ...]]]:

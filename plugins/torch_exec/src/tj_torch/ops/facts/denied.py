@@ -6,6 +6,7 @@ Rule table ``denied``, open to plugins, maps the dotted path of a function to th
 from __future__ import annotations
 
 import contextlib
+import sys
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
@@ -17,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tj_torch.ops.errors import CannotExpand, MakesSubclass
 from tj_torch.ops.naming.paths import function_at
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper_class
-from tj_torch.torch_private.texts import LEVEL_MODULES
+from tj_torch.torch_private.texts import LEVEL_MODULES, SYMBOLS_OF_VALUES
 
 __all__ = ["DENIED", "Denied", "rules"]
 
@@ -78,7 +79,7 @@ class Denied:
         """Raise at denied calls inside of ``fn`` while it runs, unless it is PyTorch's own.
 
         ``storage_offset`` is allowed on tensors that ``fn`` has made, and denied on those that
-        share memory with a tensor in ``given``.
+        share memory with a tensor in ``given``; PyTorch may look for symbols in it.
 
         :raises CannotExpand: at the call.
         :raises MakesSubclass: without ``wrappers``, at a call on a wrapper subclass.
@@ -101,6 +102,10 @@ def _watch(denied: Denied, given: Iterable[torch.Tensor], wrappers: bool) -> Any
         parts = (part for t in given for part in dense_tensors(t))
         return all(StorageWeakRef(t.untyped_storage()) != memory for t in parts)
 
+    def asks_for_symbols() -> bool:
+        # `Shard` does, from 2.13 on, before it takes its part of a tensor.
+        return sys._getframe(2).f_globals.get("__name__") == SYMBOLS_OF_VALUES
+
     class Watch(TorchFunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -109,7 +114,7 @@ def _watch(denied: Denied, given: Iterable[torch.Tensor], wrappers: bool) -> Any
                 for kind in filter(is_wrapper_class, map(type, leaves(args))):
                     raise MakesSubclass(kind)
             # The offset of memory that the function has made does not depend on the caller.
-            known = func is torch.Tensor.storage_offset and made(args[0])
+            known = func is torch.Tensor.storage_offset and (asks_for_symbols() or made(args[0]))
             if not known and (reason := denied.reason(func)):
                 raise CannotExpand(reason)
             return func(*args, **(kwargs or {}))

@@ -1,0 +1,47 @@
+"""Sequence and context parallel, and losses of sharded scores, on two processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tj_conformance.oracle.compare import differences
+from torch import distributed
+
+if not distributed.is_gloo_available():
+    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+
+if TYPE_CHECKING:
+    from tj_distributed.testing import Ranks
+
+FILE = str(Path(__file__).with_name("parallel.py"))
+
+
+def check(found: dict[str, Any], joint: bool = True) -> None:
+    assert isinstance(found, dict), found
+    assert not differences(found["eager"], found["jitted"])
+    assert found["said"] == []
+    assert found["entries"] == [1]
+    assert found["joint"] == [joint]
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("jit", ["model", "loss"])
+@pytest.mark.parametrize("name", ["ulysses", "ring", "mixed", "loss", "loss and sequence"])
+def test_three_steps(name: str, jit: str, ranks: Ranks) -> None:
+    for found in ranks.run(FILE, "compared", name, jit):
+        # The mask of shared words is state of a placement: PyTorch differentiates that program.
+        check(found, joint=name != "loss and sequence")
+        ran, also = found["ran"]
+        assert Counter(ran) == Counter(also)
+
+
+@pytest.mark.slow
+def test_a_sum_of_which_each_takes_its_shard(ranks: Ranks) -> None:
+    """An all-reduce becomes a reduce-scatter, which on two processes adds the same."""
+    for found in ranks.run(FILE, "compared", "mixed", "model", True):
+        check(found)
+        ((start, *_),) = found["starts"]
+        assert "reduce_scatter_tensor" in start
