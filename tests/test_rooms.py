@@ -45,7 +45,8 @@ ROOMS = {
     "tj_subclass": ("expansion", "writes", "kind", "transform", "plugin"),
     "tj_distributed": (
         "options", "wrappers", "names", "adapter", "sequence", "facts", "agreement", "waits",
-        "groups", "schedule", "transform", "buckets", "overlap", "merge", "sharding_checks",
+        "groups", "schedule", "transform", "buckets", "overlap", "merge", "redistributions",
+        "sharding_checks",
         "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (

@@ -79,7 +79,7 @@ class Ring(Attention):
         return self.out((found / total).transpose(1, 2).flatten(2))
 
     def passed(self, x: Tensor, rank: int, count: int) -> Tensor:
-        """What the process before has, while this one sends ``x`` to the next."""
+        """Receive from the process before, and send ``x`` to the next."""
         rows = x.shape[0]
         sizes = [[rows * (i == (rank + way) % count) for i in range(count)] for way in (-1, 1)]
         return collectives.all_to_all_single_autograd(x.contiguous(), *sizes, dist.group.WORLD)
@@ -100,7 +100,7 @@ class Words(nn.Module):
 
 
 class Mixed(nn.Module):
-    """A layer that ends on all processes, before one that takes its shards."""
+    """A layer with a replicated result, before one of shards."""
 
     def __init__(self) -> None:
         super().__init__()

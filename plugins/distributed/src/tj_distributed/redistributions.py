@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["redistributions"]
 
 _METHOD = "tj.method"
-_FUNCTION = "torch.distributed.tensor._api.DTensor.redistribute"
+_FUNCTION = "torch.distributed.tensor.DTensor.redistribute"
 _PLAIN = {"placements", "async_op", "device_mesh"}
 """Arguments of a redistribution that converts nothing."""
 
