@@ -70,8 +70,9 @@ ROOMS = {
     ),
     "tj_report": ("memory", "timeline", "data", "page", "command", "plugin"),
     "tj_conformance": (
-        "options", "suites", "sampling", "output", "chunks", "fuser", "oracle", "programs", "names",
-        "meaning", "databases", "models", "gradients", "executor", "sweep", "installed", "plugin",
+        "options", "suites", "sampling", "generated", "output", "chunks", "fuser", "oracle",
+        "programs", "names", "meaning", "databases", "models", "gradients", "executor",
+        "sweep", "installed", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, and of large rooms, the lowest first."""

@@ -93,6 +93,7 @@ from tj_core.ir.proxy import (
     is_subclass,
     may_overlap,
     requires_grad,
+    without_grad,
 )
 from tj_core.ir.sizes import evaluate_size, same_size, size_symbols
 from tj_core.ir.stage import Stage
@@ -252,4 +253,5 @@ __all__ = [
     "value_names",
     "verify",
     "with_args",
+    "without_grad",
 ]

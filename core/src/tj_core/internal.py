@@ -18,7 +18,7 @@ from tj_core.compile.outcome import Recompiler
 from tj_core.compile.region_kernels import RegionKernel
 from tj_core.contract.decline import answer
 from tj_core.contract.dialects import Resetting
-from tj_core.contract.executors import STATE, with_state
+from tj_core.contract.executors import state_keepers, with_state
 from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
 from tj_core.disk import is_own
 from tj_core.edit.bodies import wrapped_body
@@ -57,7 +57,6 @@ __all__ = [
     "OPTIONAL_FUNCTION",
     "OWN_COMMANDS",
     "PAGES",
-    "STATE",
     "CompiledProgram",
     "Figures",
     "Fragment",
@@ -99,6 +98,7 @@ __all__ = [
     "size_expressions",
     "size_hints",
     "source_of",
+    "state_keepers",
     "summed_effects",
     "value_text",
     "warn_of",

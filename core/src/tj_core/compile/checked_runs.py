@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.results import Run, given_values, in_memory, unequal
 from tj_core.contract.decline import LEAVE_OUT
-from tj_core.contract.executors import STATE
+from tj_core.contract.executors import state_keepers
 from tj_core.errors import PluginError
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import map_tree
@@ -92,7 +92,7 @@ class FirstRun:
         self.owner = owner
         self.name = name
         self.alive = alive
-        self.keeps = any(resource.startswith(STATE) for resource in call.effects.ordered)
+        self.keeps = bool(state_keepers(call))
         self.own: set[Hashable] = set()
         self.program: ReferenceType[Any] | None = None
 

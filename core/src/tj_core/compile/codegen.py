@@ -26,7 +26,7 @@ from tj_core.compile.plain_arguments import (
     with_plain_arguments,
 )
 from tj_core.compile.region_kernels import EveryRegionRun, FirstRegionRun, RegionKernel
-from tj_core.contract.executors import STATE
+from tj_core.contract.executors import state_keepers
 from tj_core.errors import TraceError, add_note
 from tj_core.ir.names import Namer
 from tj_core.ir.symbol import Constant, Context, Symbol
@@ -219,7 +219,7 @@ class _Writer:
     def reference(self, call: BoundSymbol) -> Callable[..., Any] | None:
         """The function that repeats every run of ``call``, if values are compared."""
         make = self.checks.reference
-        ordered = any(not resource.startswith(STATE) for resource in call.effects.ordered)
+        ordered = len(call.effects.ordered) > len(state_keepers(call))
         return None if make is None or ordered else make(call, self.trace)
 
     @cached_property

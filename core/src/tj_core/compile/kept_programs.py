@@ -12,7 +12,7 @@ import base64
 import functools
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tj_core.disk import Entries
     from tj_core.ir.stage import Stage
     from tj_core.ir.symbol import Symbol
-    from tj_core.ir.trace import BoundSymbol, Notation, Trace
+    from tj_core.ir.trace import Notation, Trace
     from tj_core.text.language import Language
 
 __all__ = ["Finished", "KeptPrograms", "Shown", "implementations"]
@@ -255,16 +255,9 @@ def implementations(
 ) -> Mapping[Symbol, Callable[..., Any]]:
     """The implementations of claimed symbols, without those of regions."""
     owners = {e.name for e in executors if not e.fallback}
-    found = {call.symbol for call in _outside_bodies(fused.trace) if call.executor in owners}
+    found = {call.symbol for call in fused.trace.walk_programs() if call.executor in owners}
     regions = {symbol for symbol, _ in fused.regions}
     return {symbol: _implementation(symbol, executors) for symbol in found - regions}
-
-
-def _outside_bodies(trace: Trace) -> Iterable[BoundSymbol]:
-    for call in trace.calls:
-        yield call
-        for region in call.subprograms:
-            yield from _outside_bodies(region.program)
 
 
 def _implementation(symbol: Symbol, executors: Sequence[Executor]) -> Callable[..., Any]:

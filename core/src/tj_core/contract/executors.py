@@ -26,10 +26,10 @@ from tj_core.ir.tags import NO_TAGS
 if TYPE_CHECKING:
     from tj_core.ir.trace import BoundSymbol
 
-__all__ = ["STATE", "Claim", "Executor", "Pair", "States", "with_state"]
+__all__ = ["Claim", "Executor", "Pair", "States", "state_keepers", "with_state"]
 
 
-STATE = "state:"
+_STATE = "state:"
 """Prefix of the resource (`Effects.ordered`) that orders an executor's calls with state."""
 
 States: TypeAlias = "dict[tuple[str, str], Constant]"
@@ -234,6 +234,12 @@ def with_state(call: BoundSymbol, state: Constant | None) -> BoundSymbol:
     """The executor's ``call`` with the keyword argument ``state``, unless the state is None."""
     if state is None:
         return call
-    ordered = (*call.effects.ordered, f"{STATE}{call.executor}")
+    ordered = (*call.effects.ordered, f"{_STATE}{call.executor}")
     effects = replace(call.effects, ordered=ordered)
     return call.replace(kwargs=(*call.kwargs, ("state", state)), effects=effects)
+
+
+def state_keepers(call: BoundSymbol) -> list[str]:
+    """Names of the executors that keep state for ``call``, or for a part of it, between runs."""
+    ordered = call.effects.ordered
+    return [r.removeprefix(_STATE) for r in ordered if r.startswith(_STATE)]

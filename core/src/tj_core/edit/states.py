@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tj_core.contract.executors import STATE
+from tj_core.contract.executors import state_keepers
 from tj_core.edit.editor import TraceEditor
 from tj_core.errors import PackageError
 from tj_core.ir.symbol import Constant, Symbol
@@ -46,8 +46,7 @@ def _with_calls(trace: Trace, change: Callable[[BoundSymbol], BoundSymbol]) -> T
     """``trace`` with each call that has a state changed."""
     editor = TraceEditor(trace)
     for call in trace.calls:
-        has_state = f"{STATE}{call.executor}" in call.effects.ordered
-        editor.append(change(call) if has_state else call)
+        editor.append(change(call) if call.executor in state_keepers(call) else call)
     return editor.done()
 
 

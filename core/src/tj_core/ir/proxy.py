@@ -30,6 +30,7 @@ __all__ = [
     "requires_grad",
     "size_expressions",
     "size_hints",
+    "without_grad",
 ]
 
 _PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
@@ -290,3 +291,8 @@ def size_hints(values: Iterable[object]) -> dict[str, int]:
 def requires_grad(value: object) -> bool:
     """Test if ``value`` is a tensor that autograd tracks."""
     return isinstance(value, TensorProxy) and value.requires_grad
+
+
+def without_grad(p: Proxy) -> Proxy:
+    """``p`` with ``requires_grad`` off."""
+    return p.replace(requires_grad=False) if isinstance(p, TensorProxy) and p.requires_grad else p

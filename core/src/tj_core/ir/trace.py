@@ -277,6 +277,13 @@ class Trace:
         for call in self.calls:
             yield from call.walk()
 
+    def walk_programs(self) -> Iterator[BoundSymbol]:
+        """All calls, those in subprograms included and those in bodies not: the calls that run."""
+        for call in self.calls:
+            yield call
+            for subprogram in call.subprograms:
+                yield from subprogram.program.walk_programs()
+
     def __str__(self) -> str:
         return self.python()
 

@@ -9,12 +9,11 @@ from typing import Any
 from tj_core.extend import (
     BoundSymbol,
     PassContext,
-    Proxy,
-    TensorProxy,
     can_inline,
     inline,
     reexpand_all,
     requires_grad,
+    without_grad,
 )
 from tj_torch.extend import TorchDialects, is_python, python_body, resolve, same_operators
 
@@ -67,8 +66,8 @@ def operators(
     if call.body is None or not can_inline(call):
         raise NotTheBody
     made = inline(call, fresh, context.tags)
-    env: dict[str, Any] = {p.name: p for p in call.flat_args if p != _plain(p)}
-    plain = (inner.map_proxies(_plain) for inner in made.calls)
+    env: dict[str, Any] = {p.name: p for p in call.flat_args if p != without_grad(p)}
+    plain = (inner.map_proxies(without_grad) for inner in made.calls)
     calls = reexpand_all(plain, env, context.expand, context.tags)
     if any(map(requires_grad, call.flat_outs)) and not _has_its_gradients(call, calls, dialects):
         raise NotTheBody
@@ -83,8 +82,3 @@ def _has_its_gradients(
     if call.symbol.functional:
         return False
     return same_operators(dialects.observed(call, dialects.modes()), calls)
-
-
-def _plain(p: Proxy) -> Proxy:
-    """``p`` with ``requires_grad`` off."""
-    return p.replace(requires_grad=False) if isinstance(p, TensorProxy) and p.requires_grad else p

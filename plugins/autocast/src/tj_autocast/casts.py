@@ -16,10 +16,10 @@ from tj_core.extend import (
     BoundSymbol,
     Constant,
     Proxy,
-    TensorProxy,
     formal_index,
     leaves,
     map_tree,
+    without_grad,
 )
 
 __all__ = ["Cast", "cast_of", "casts_of", "same_but_for_casts", "with_casts"]
@@ -136,8 +136,7 @@ def _steps(call: BoundSymbol, body: Body, casts: Mapping[str, str]) -> list[Any]
 def _metadata(values: Iterable[Proxy]) -> Iterator[Proxy]:
     """Yield ``values`` without names, tags and ``requires_grad``."""
     for p in values:
-        p = p.replace(name="", tags=NO_TAGS)
-        yield p.replace(requires_grad=False) if isinstance(p, TensorProxy) else p
+        yield without_grad(p.replace(name="", tags=NO_TAGS))
 
 
 def _named(tree: Any, names: Mapping[str, str]) -> Any:

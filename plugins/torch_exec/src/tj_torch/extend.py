@@ -21,7 +21,11 @@ from tj_torch.ops.expansion.expansion import Expansion
 from tj_torch.ops.expansion.kinds import TENSOR_KINDS, TensorKind
 from tj_torch.ops.expansion.observed import same_operators
 from tj_torch.ops.expansion.python_functions import is_python, python_body
-from tj_torch.ops.facts.figures import byte_size, is_product, operations
+from tj_torch.ops.facts.figures import (
+    byte_size,
+    multiplies,
+    operations,
+)
 from tj_torch.ops.facts.schema_effects import may_write
 from tj_torch.ops.facts.wiring import WIRING, Wiring
 from tj_torch.ops.naming.resolve import resolve
@@ -66,13 +70,13 @@ __all__ = [
     "forget_names",
     "has_several_ranks",
     "is_on",
-    "is_product",
     "is_python",
     "is_symbolic",
     "is_wrapper",
     "is_wrapper_class",
     "later",
     "may_write",
+    "multiplies",
     "names_finder",
     "names_in",
     "number_text",

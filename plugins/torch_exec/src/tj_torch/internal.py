@@ -31,12 +31,13 @@ from tj_torch.ops.expansion.autograd_info import (
     gradients_of,
     runs_python,
 )
-from tj_torch.ops.expansion.body import BodyBuilder, alias_facts
+from tj_torch.ops.expansion.body import BodyBuilder, alias_facts, placed_tensors
 from tj_torch.ops.expansion.derivation import default_tangent, missing_symbols
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.replay import replay
 from tj_torch.ops.expansion.run import Run, constant_leaf
 from tj_torch.ops.facts.autograd_marks import autograd_marks
+from tj_torch.ops.facts.figures import parts_to_count
 from tj_torch.ops.facts.operators import OpFacts, Role
 from tj_torch.ops.facts.schema_effects import changes_unseen
 from tj_torch.ops.fakes.handler_state import same_tensors
@@ -147,7 +148,9 @@ __all__ = [
     "metadata_mutated",
     "missing_symbols",
     "outside_levels",
+    "parts_to_count",
     "pass_over_package",
+    "placed_tensors",
     "plain",
     "python_dispatcher",
     "random_state",

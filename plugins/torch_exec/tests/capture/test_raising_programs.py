@@ -142,7 +142,7 @@ def test_a_missing_name_costs_one_correction(
 ) -> None:
     if name not in vars(owner):
         pytest.skip(f"this PyTorch has no {name}: that is the case already")
-    monkeypatch.setattr("tj_torch.capture.dynamo.patches.has", _without(owner, name))
+    monkeypatch.setattr("tj_torch.torch_private.replacement.has", _without(owner, name))
     for module in ("handlers", "asserts", "releases"):
         monkeypatch.setattr(f"tj_torch.capture.dynamo.{module}.has", _without(owner, name))
     found = {**RAISING, **ASSIGNING}[program]

@@ -19,11 +19,11 @@ import tj_core as tj
 import torch
 from tj_torch.capture import eager_probe
 from tj_torch.capture import lost_features as lost
-from tj_torch.capture.dynamo import features, patches
+from tj_torch.capture.dynamo import features
 from tj_torch.capture.dynamo.features import FEATURES, TABLE
 from tj_torch.capture.dynamo.foundations import FOUNDATIONS
 from tj_torch.capture.dynamo.observations import Observations
-from tj_torch.torch_private import dynamo
+from tj_torch.torch_private import dynamo, replacement
 from tj_torch.torch_private.features import Correction, Needs, apply_features, missing
 from tj_torch.torch_private.lookup import MissingNameError
 from torch import nn
@@ -129,7 +129,7 @@ def replaced() -> list[tuple[Correction, str, Any, str]]:
                 for module in _with_replace():
                     patch.setattr(module, "replace", _noting(seen))
                 feature.apply(stack, Observations())
-            found += [(feature, f"{patches.path_of(o)}.{n}", o, n) for o, n in seen]
+            found += [(feature, f"{replacement.path_of(o)}.{n}", o, n) for o, n in seen]
     return found
 
 
@@ -144,7 +144,7 @@ def _with_replace() -> list[Any]:
 
 
 def _noting(seen: list[tuple[Any, str]]) -> Callable[..., None]:
-    original = patches.replace
+    original = replacement.replace
 
     def replace(stack: ExitStack, owner: Any, name: str, make: Any, **options: Any) -> None:
         original(stack, owner, name, make, **options)

@@ -100,6 +100,11 @@ class JointScope:
     number: Callable[[str], NumberProxy]
     expand: RuleTable[Expand]
 
+    def forward_name(self, call: BoundSymbol, i: int) -> str:
+        """Name of output ``i`` of the forward of ``call``: its results, and then what it saves."""
+        known = call.flat_outs
+        return known[i].name if i < len(known) else self.namer(f"{call.label}_saved")
+
     def backward(self, call: BoundSymbol, symbol: Symbol, *args: Any) -> BoundSymbol:
         """Make a backward call of ``call``: its parent, source and tags set, its outputs not yet
         bound.

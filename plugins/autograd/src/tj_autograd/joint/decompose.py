@@ -20,10 +20,8 @@ from tj_core.extend import (
     Decline,
     Namer,
     PassContext,
-    Proxy,
     Replacement,
     RuleTable,
-    TensorProxy,
     TjError,
     Trace,
     TraceEditor,
@@ -31,6 +29,7 @@ from tj_core.extend import (
     inline,
     reexpand_all,
     substituted,
+    without_grad,
 )
 from tj_torch.extend import is_python, python_body, resolve, same_operators
 from tj_torch.internal import Unkeyable, call_key, known_of
@@ -112,7 +111,7 @@ class _Walk:
             try:
                 reason = self.reason(level)
                 if reason is None:
-                    self.note_plain(level)
+                    self.notewithout_grad(level)
                     continue
                 made = inline(level, edit.fresh, self.context.tags)
                 calls = self.renewed(call, made.calls)
@@ -172,7 +171,7 @@ class _Walk:
         names = self.lookup.owners(inner)
         self.kept_whole[call.label] = tuple((name, said) for name in names)
 
-    def note_plain(self, call: BoundSymbol) -> None:
+    def notewithout_grad(self, call: BoundSymbol) -> None:
         """Record that a gradient inside is for plain tensors, while ``call`` is on a subclass."""
         inner = None if call.body is None else self.first_inside(call.body)
         if inner is None or inner.on_subclass or not call.on_subclass:
@@ -240,9 +239,9 @@ class _Walk:
         :raises _Refused: if the results differ from those of the call.
         """
         expand, tags = self.context.expand, self.context.tags
-        env: dict[str, Any] = {p.name: p for p in call.flat_args if p != _plain(p)}
+        env: dict[str, Any] = {p.name: p for p in call.flat_args if p != without_grad(p)}
         try:
-            made = reexpand_all((c.map_proxies(_plain) for c in calls), env, expand, tags)
+            made = reexpand_all((c.map_proxies(without_grad) for c in calls), env, expand, tags)
         except TjError as error:
             raise _Refused(f"its body cannot stand alone: {error.message}") from error
         known = {p.name: p for p in call.flat_outs}
@@ -293,11 +292,6 @@ class _Walk:
 
 MODES = ("grad", "inference")
 """Context keys that say if gradients are taken."""
-
-
-def _plain(p: Proxy) -> Proxy:
-    """``p`` with ``requires_grad`` off."""
-    return p.replace(requires_grad=False) if isinstance(p, TensorProxy) and p.requires_grad else p
 
 
 def _function(call: BoundSymbol) -> Callable[..., Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tj_core.extend import (
@@ -81,14 +82,11 @@ class _Calls:
         call = self.call
         known = call.flat_outs
 
-        def name(i: int) -> str:
-            return known[i].name if i < len(known) else self.scope.namer(f"{call.label}_saved")
-
         made = call.replace(
             symbol=call.symbol.as_variant(AUGMENTED),
             parent=call.parent or call.label,
         )
-        made = bind_outputs(made, self.rule.forward.facts, name)
+        made = bind_outputs(made, self.rule.forward.facts, partial(self.scope.forward_name, call))
         made = made.replace(body=_with_tags(made.body, call.body, self.scope.tags))
         outputs, intermediates = made.outputs
         given = substituted(outputs, {p.name: p for p in known})

@@ -10,10 +10,10 @@ from tj_core.extend import (
     Context,
     Effects,
     Proxy,
-    TensorProxy,
     Trace,
     TraceEditor,
     map_tree,
+    without_grad,
 )
 
 __all__ = ["detached"]
@@ -25,8 +25,8 @@ def detached(trace: Trace) -> Trace:
     editor = TraceEditor(trace)
     editor.append(*map(run.call, trace.calls))
     return editor.done(
-        inputs=tuple(map(run.proxy, trace.inputs)),
-        outputs=map_tree(run.proxy, trace.outputs, Proxy),
+        inputs=tuple(map(without_grad, trace.inputs)),
+        outputs=map_tree(without_grad, trace.outputs, Proxy),
         context=trace.context.with_("grad", False),
     )
 
@@ -37,13 +37,8 @@ class _Detach:
 
     bodies: dict[int, tuple[Body, Body]] = field(default_factory=dict)
 
-    def proxy(self, p: Proxy) -> Proxy:
-        if not isinstance(p, TensorProxy) or not p.requires_grad:
-            return p
-        return p.replace(requires_grad=False)
-
     def call(self, call: BoundSymbol) -> BoundSymbol:
-        mapped = call.map_proxies(self.proxy)
+        mapped = call.map_proxies(without_grad)
         effects = self.effects(call.effects)
         context = self.context(call.context)
         body = None if call.body is None else self.body(call.body)
@@ -59,16 +54,16 @@ class _Detach:
     def effects(self, effects: Effects) -> Effects:
         if not effects.rebinds:
             return effects
-        return replace(effects, rebinds=tuple((i, self.proxy(p)) for i, p in effects.rebinds))
+        return replace(effects, rebinds=tuple((i, without_grad(p)) for i, p in effects.rebinds))
 
     def body(self, body: Body) -> Body:
         known = self.bodies.get(id(body))
         if known is None:
             made = Body(
-                tuple(map(self.proxy, body.inputs)),
+                tuple(map(without_grad, body.inputs)),
                 tuple(map(self.call, body.calls)),
-                map_tree(self.proxy, body.outputs, Proxy),
-                tuple((i, map_tree(self.proxy, v, Proxy)) for i, v in body.updates),
+                map_tree(without_grad, body.outputs, Proxy),
+                tuple((i, map_tree(without_grad, v, Proxy)) for i, v in body.updates),
             )
             known = self.bodies[id(body)] = (body, body if made == body else made)
         return known[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from tj_core.extend import (
@@ -163,15 +163,12 @@ class _Pairing:
         check_outputs(call, outputs, self.whose)
         known = call.flat_outs
 
-        def name(i: int) -> str:
-            return known[i].name if i < len(known) else self.scope.namer(f"{call.label}_saved")
-
         made = call.replace(
             symbol=self.symbol(FORWARD),
             executor=self.executor.name,
             parent=call.parent or call.label,
         )
-        made = bind_outputs(made, facts, name)
+        made = bind_outputs(made, facts, partial(self.scope.forward_name, call))
         given = {p.name: p for p in known}
         made = made.replace(outputs=substituted(made.outputs, given))
         saved = substituted(made.outputs[1], same_objects(made))

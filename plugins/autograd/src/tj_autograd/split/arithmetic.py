@@ -10,7 +10,7 @@ import torch
 from tj_core.extend import BoundSymbol, TensorProxy
 from tj_torch.extend import byte_size
 
-__all__ = ["BYTES_PER_SECOND", "arithmetic", "memory"]
+__all__ = ["BYTES_PER_SECOND", "arithmetic", "memory", "operators"]
 
 BYTES_PER_SECOND = 2e10
 """Memory bandwidth of one CPU thread, a typical value."""
@@ -38,7 +38,7 @@ def arithmetic(call: BoundSymbol) -> float:
     """Estimate the seconds that ``call`` spends in elementwise functions on a CPU; 0 on other
     devices.
     """
-    found = sum(_nanoseconds(part) * _elements(part) for part in _parts(call) if part.flat_outs)
+    found = sum(_nanoseconds(part) * _elements(part) for part in operators(call) if part.flat_outs)
     return found * 1e-9 / torch.get_num_threads()
 
 
@@ -47,7 +47,8 @@ def memory(count: int) -> float:
     return count / BYTES_PER_SECOND / min(torch.get_num_threads(), TOGETHER)
 
 
-def _parts(call: BoundSymbol) -> tuple[BoundSymbol, ...]:
+def operators(call: BoundSymbol) -> tuple[BoundSymbol, ...]:
+    """The calls in the body of ``call``; itself if it has none."""
     return call.body.calls if call.body is not None and call.body.calls else (call,)
 
 

@@ -13,14 +13,14 @@ from tj_core.extend import (
     ask,
     makes_views,
 )
-from tj_core.internal import STATE
-from tj_torch.extend import byte_size, is_product, operations
+from tj_core.internal import state_keepers
+from tj_torch.extend import byte_size, multiplies, operations
 
 from tj_autograd.joint.repeatable import REPEATABLE
-from tj_autograd.split.arithmetic import BYTES_PER_SECOND
+from tj_autograd.split.arithmetic import BYTES_PER_SECOND, operators
 from tj_autograd.split.cheap import RECOMPUTE, cheap
 
-__all__ = ["Costs", "estimate", "multiplies"]
+__all__ = ["Costs", "estimate", "may_multiply"]
 
 OPERATIONS_PER_SECOND = 2e11
 """Arithmetic throughput of a processor, a typical value, matching `BYTES_PER_SECOND`."""
@@ -103,7 +103,7 @@ class Costs:
 
     def _keeps_state(self, call: BoundSymbol) -> bool:
         if call.executor is not None:
-            return any(resource.startswith(STATE) for resource in call.effects.ordered)
+            return bool(state_keepers(call))
         executor = self._first(call)
         # A call in a fused region is not claimed, so that the state of its claim is not made.
         rule = None if executor is None or _fuses(executor, call) else executor.claim(call)
@@ -140,18 +140,15 @@ def _claims(executor: Executor, call: BoundSymbol) -> bool:
 
 def estimate(call: BoundSymbol) -> float:
     """Estimate the seconds of ``call`` at typical speeds of memory and arithmetic."""
-    return sum(map(_operator, _parts(call)))
+    return sum(map(_operator, operators(call)))
 
 
-def multiplies(call: BoundSymbol) -> bool:
-    """Check for a matrix product, a convolution or an attention, or for a call without a body."""
-    parts = _parts(call)
-    unknown = any(part.symbol.namespace != "aten" for part in parts)
-    return unknown or any(map(is_product, parts))
+def may_multiply(call: BoundSymbol) -> bool:
+    """Check for a matrix product, a convolution or attention, or for parts that are not known.
 
-
-def _parts(call: BoundSymbol) -> tuple[BoundSymbol, ...]:
-    return call.body.calls if call.body is not None and call.body.calls else (call,)
+    A part that is no operator of PyTorch's may be anything.
+    """
+    return multiplies(call) or any(part.symbol.namespace != "aten" for part in operators(call))
 
 
 def _operator(call: BoundSymbol) -> float:

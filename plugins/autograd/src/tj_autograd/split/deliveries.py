@@ -19,7 +19,7 @@ from tj_torch.extend import byte_size
 
 from tj_autograd.joint.checkpoints import region, runs_again
 from tj_autograd.joint.segments import Cut, Records, carries, cut
-from tj_autograd.split.costs import multiplies
+from tj_autograd.split.costs import may_multiply
 
 __all__ = ["GRADIENT_GROUP", "segments_of"]
 
@@ -95,7 +95,7 @@ def _moved(
 
 
 def _is_light(call: BoundSymbol) -> bool:
-    return not multiplies(call) and not runs_again(call)
+    return not may_multiply(call) and not runs_again(call)
 
 
 def _before_region(calls: Sequence[BoundSymbol], place: int) -> int:

@@ -18,13 +18,12 @@ from typing import Any
 
 import tj_core as tj
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as hypothesis_seed
 
+from tj_conformance.generated import each
 from tj_conformance.gradients.random_programs import Program, programs
 from tj_conformance.output import Output, suite_parser
 
-__all__ = ["CHUNK", "Figures", "collected", "compare", "difference", "main"]
+__all__ = ["CHUNK", "Figures", "compare", "difference", "main"]
 
 CHUNK = 50
 """Number of programs of one seed."""
@@ -42,13 +41,6 @@ class Figures:
 
     def __str__(self) -> str:
         return f"{self.programs} programs, {self.different} different; {self.raising} raise"
-
-
-def collected(seed: int, number: int) -> list[Program]:
-    """Make the programs of one seed, without running them."""
-    made: list[Program] = []
-    _each(made.append, seed, number, [Phase.generate])
-    return made
 
 
 def difference(
@@ -107,23 +99,7 @@ def compare(seed: int, programs_: int, figures: Figures | None = None) -> None:
         found = difference(program, figures)
         assert not found, f"{found}\n\n{program}"
 
-    _each(see, seed, programs_, [Phase.generate, Phase.shrink])
-
-
-def _each(see: Callable[[Program], None], seed: int, number: int, phases: Sequence[Phase]) -> None:
-    @hypothesis_seed(seed)
-    @settings(
-        max_examples=number,
-        deadline=None,
-        database=None,
-        phases=phases,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(programs())
-    def run(program: Program) -> None:
-        see(program)
-
-    run()
+    each(programs(), see, seed, programs_, shrink=True)
     torch.compiler.reset()
 
 
@@ -134,7 +110,8 @@ def _differences(seed: int, number: int, figures: Figures) -> Iterator[str]:
         if said := difference(program, figures):
             found.append(f"# {said}\n{program}")
 
-    _each(see, seed, number, [Phase.generate])
+    each(programs(), see, seed, number)
+    torch.compiler.reset()
     yield from found
     if found:
         try:

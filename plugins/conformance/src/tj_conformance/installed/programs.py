@@ -6,8 +6,9 @@ import functools
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from tj_conformance.generated import collected
 from tj_conformance.gradients import orders as of_orders
-from tj_conformance.gradients import own
+from tj_conformance.gradients import own, random_programs
 from tj_conformance.installed.subject import Jit, Subject
 from tj_conformance.meaning.programs import PROGRAMS as SCRIPTS
 from tj_conformance.meaning.scripts import Script, agreement
@@ -15,9 +16,9 @@ from tj_conformance.models import MODELS, step
 from tj_conformance.oracle.compare import differences
 from tj_conformance.oracle.nearness import doubled, judged
 from tj_conformance.programs.findings import FOUND
-from tj_conformance.programs.fuzz import CHUNK, collected
+from tj_conformance.programs.fuzz import CHUNK
 from tj_conformance.programs.observations import SeenProgram, differences_seen
-from tj_conformance.programs.texts import TextProgram, run_text
+from tj_conformance.programs.texts import TextProgram, programs, run_text
 
 __all__ = [
     "REWRITTEN",
@@ -36,7 +37,7 @@ REWRITTEN = {"lenient": True, "ignore": ("grad_fn",)}
 
 def generated(seed: int, count: int = CHUNK) -> Iterator[Subject]:
     """Made-up programs; the same ``seed`` makes the same ones."""
-    for number, program in enumerate(collected(seed, count)):
+    for number, program in enumerate(collected(programs(), seed, count)):
         yield _text("generated", f"{seed}.{number}", program)
 
 
@@ -95,7 +96,7 @@ def _own(number: int, jit: Jit) -> Iterator[str]:
 
 def orders(seed: int, count: int = of_orders.CHUNK) -> Iterator[Subject]:
     """Made-up programs that differentiate up to three times, in double precision."""
-    for number, program in enumerate(of_orders.collected(seed, count)):
+    for number, program in enumerate(collected(random_programs.programs(), seed, count)):
         run = functools.partial(_order, program)
         yield Subject("orders", f"{seed}.{number}", run)
 

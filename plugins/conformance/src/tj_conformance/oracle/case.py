@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import tj_core as tj
 import torch
 from torch.utils import _pytree as pytree
 
-from tj_conformance.oracle.compare import Difference, differences
+from tj_conformance.oracle.compare import Difference, differences, tensors_in
 from tj_conformance.oracle.nearness import doubled, judged
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def observe(
             state = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
     except Exception as error:
         return {"raises": type(error).__name__, "arguments": _detached(args)}
-    wanted = [t for t in _tensors(out) if t.requires_grad and t.is_floating_point()]
+    wanted = [t for t in tensors_in(out) if t.requires_grad and t.is_floating_point()]
     raised = None
     if wanted:
         losses = [(t.float() * t.detach().float().cos()).sum() for t in wanted]
@@ -179,10 +179,10 @@ def observe(
             torch.autograd.backward(losses)
         except Exception as error:
             raised = type(error).__name__
-    grads = [t.grad for t in (*_tensors(args), *parameters) if t.is_leaf]
+    grads = [t.grad for t in (*tensors_in(args), *parameters) if t.is_leaf]
     return {
         "out": _detached(out),
-        "needs": [t.requires_grad for t in _tensors(out)],
+        "needs": [t.requires_grad for t in tensors_in(out)],
         "grads": grads,
         "arguments": _detached(args),
         "backward raises": raised,
@@ -192,10 +192,6 @@ def observe(
 
 def _parameters(program: Any) -> list[torch.nn.Parameter]:
     return list(program.parameters()) if isinstance(program, torch.nn.Module) else []
-
-
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    return (t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor))
 
 
 def _detached(tree: Any) -> Any:

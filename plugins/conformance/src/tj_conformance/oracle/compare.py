@@ -194,10 +194,10 @@ def _sharing(got: Any, mine: Any, expected: Any, theirs: Any) -> Iterator[Differ
 
 
 def _shared(result: Any, arguments: Any) -> list[str]:
-    known = _tensors(arguments)
+    known = tensors_in(arguments)
     count = len(known)
     found = []
-    for out in _tensors(result):
+    for out in tensors_in(result):
         places = [f"{_place(i, count)}{how}" for i, t in enumerate(known) if (how := _how(out, t))]
         found.append(", ".join(places) or "nothing")
         known.append(out)
@@ -216,7 +216,8 @@ def _how(out: torch.Tensor, other: torch.Tensor) -> str:
     return "'s storage" if shares else ""
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """The tensors among the leaves of ``tree``, in order."""
     return [t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
-from hypothesis import HealthCheck, Phase, given, reject, settings
-from hypothesis import seed as hypothesis_seed
+from hypothesis import reject
 
+from tj_conformance.generated import each
 from tj_conformance.output import Output, suite_parser
 from tj_conformance.programs.texts import TextProgram, programs, run_text
 from tj_conformance.programs.tracer import Untraceable, traced
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tj_conformance.programs.aliasing import Jit, Report
 
-__all__ = ["CHUNK", "Figures", "chunks", "collected", "compare_programs", "main", "through_fx"]
+__all__ = ["CHUNK", "Figures", "chunks", "compare_programs", "main", "through_fx"]
 
 CHUNK = 250
 """Number of programs of one seed: smaller chunks have more different programs."""
@@ -97,7 +97,7 @@ def compare_programs(
         if not report.ok:  # no `assert`, whose message pytest lays out anew
             raise AssertionError(f"differs from eager:\n{report}\n\n{program}")
 
-    _each(compare, seed, count, [Phase.generate, Phase.shrink])
+    each(programs(), compare, seed, count, shrink=True)
 
 
 def _compared(program: TextProgram, jit: Jit, figures: Figures, options: Any) -> Report:
@@ -108,33 +108,6 @@ def _compared(program: TextProgram, jit: Jit, figures: Figures, options: Any) ->
         reject()
     figures.add(report)
     return report
-
-
-def collected(seed: int, count: int) -> list[TextProgram]:
-    """The programs of one seed, which run in eager alone."""
-    made: list[TextProgram] = []
-    _each(made.append, seed, count, [Phase.generate])
-    return made
-
-
-def _each(
-    see: Callable[[TextProgram], object], seed: int, count: int, phases: Sequence[Phase]
-) -> None:
-    """Call ``see`` with ``count`` programs."""
-
-    @hypothesis_seed(seed)
-    @settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        phases=phases,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(programs())
-    def run(program: TextProgram) -> None:
-        see(program)
-
-    run()
 
 
 def through_fx(session: tj.Session | None = None) -> Jit:
@@ -176,7 +149,7 @@ def _differences(jit: Jit, seed: int, count: int, figures: Figures, options: Any
         if not report.ok:
             found.append(f"# {report}\n{program}")
 
-    _each(see, seed, count, [Phase.generate])
+    each(programs(), see, seed, count)
     yield from found
     if found:
         try:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from tj_core.extend import BoundSymbol, makes_views, value_names
-from tj_torch.extend import byte_size
+from tj_torch.extend import byte_size, multiplies
 
-from tj_distributed.schedule.times import Times, multiplies
 from tj_distributed.sequence import TORCH_WAIT, starts
+
+if TYPE_CHECKING:
+    from tj_distributed.schedule.times import Times
 
 __all__ = ["fenced"]
 

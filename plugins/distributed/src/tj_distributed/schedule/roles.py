@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tj_core.extend import BoundSymbol, Proxy, TensorProxy, makes_views
+from tj_torch.extend import multiplies
 
-from tj_distributed.schedule.times import multiplies
 from tj_distributed.sequence import PREFIX, TORCH_WAIT, described, starts
 
 __all__ = ["COLLECTIVE", "Roles", "known"]

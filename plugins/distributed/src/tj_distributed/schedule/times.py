@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tj_core.extend import BoundSymbol, TensorProxy, makes_views
-from tj_torch.extend import byte_size, is_product, operations
+from tj_torch.extend import byte_size, operations
+from tj_torch.internal import parts_to_count
 
 from tj_distributed.sequence import TORCH_WAIT, described, starts
 
-__all__ = ["SPEEDS", "Speeds", "Times", "collective_seconds", "multiplies"]
+__all__ = ["SPEEDS", "Speeds", "Times", "collective_seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,6 @@ SPEEDS = {
     "cuda": Speeds(3e14, 2e12, 1e11, 1e-5, 5e-6),
 }
 """Typical speeds by type of device; a device that is not here has those of ``cuda``."""
-
-
-def multiplies(call: BoundSymbol) -> bool:
-    """Test for a call with a matrix product, a convolution or attention in it, of any size."""
-    return any(map(is_product, _operators(call)))
 
 
 def collective_seconds(
@@ -85,7 +81,7 @@ class Times:
         if passes or not tensors:
             return 0.0
         speeds = self.speeds(tensors)
-        parts = list(_operators(call))
+        parts = parts_to_count(call)
         if call.body is not None and call.symbol.name.startswith("region_"):
             arithmetic = sum(map(operations, parts)) / speeds.arithmetic
             return max(arithmetic, sum(map(byte_size, tensors)) / speeds.memory) + speeds.launch
@@ -108,12 +104,3 @@ class Times:
             return 0.0
         moved = sum(byte_size(p) for p in (*call.flat_args, *call.flat_outs))
         return max(operations(call) / speeds.arithmetic, moved / speeds.memory) + speeds.launch
-
-
-def _operators(call: BoundSymbol) -> Iterable[BoundSymbol]:
-    """The operators that ``call`` consists of: itself, or those of its body."""
-    if call.body is None or not call.body.calls or is_product(call):
-        yield call
-        return
-    for part in call.body.calls:
-        yield from _operators(part)

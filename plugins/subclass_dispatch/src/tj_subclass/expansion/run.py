@@ -57,6 +57,7 @@ from tj_torch.internal import (
     functionalized,
     make_fake,
     metadata_mutated,
+    placed_tensors,
     plain,
     runs_python,
     same_tensors,
@@ -106,7 +107,7 @@ class Called:
     @property
     def tensors(self) -> list[tuple[int, torch.Tensor]]:
         """The tensors, and their positions among all values."""
-        return [(j, v) for j, v in enumerate(self.values) if isinstance(v, torch.Tensor)]
+        return placed_tensors(self.values)
 
 
 @dataclass

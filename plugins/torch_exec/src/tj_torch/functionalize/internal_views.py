@@ -12,7 +12,6 @@ from typing import Any
 from tj_core.extend import (
     BoundSymbol,
     Expand,
-    Proxy,
     RuleTable,
     TagRegistry,
     TensorProxy,
@@ -23,6 +22,7 @@ from tj_core.extend import (
     reexpand_all,
     requires_grad,
     with_args,
+    without_grad,
 )
 
 __all__ = ["with_roots"]
@@ -66,8 +66,4 @@ def _seen_by_autograd(
 ) -> tuple[BoundSymbol, ...]:
     """Calls of a body, expanded again with ``requires_grad``, which bodies do not record."""
     env: dict[str, Any] = {p.name: p for call in calls for p in call.flat_args}
-    return reexpand_all((with_args(call, _silent) for call in calls), env, expand, tags)
-
-
-def _silent(p: Proxy) -> Proxy:
-    return p.replace(requires_grad=False) if isinstance(p, TensorProxy) else p
+    return reexpand_all((with_args(call, without_grad) for call in calls), env, expand, tags)

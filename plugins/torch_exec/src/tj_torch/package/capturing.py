@@ -16,9 +16,9 @@ import torch
 from tj_core.extend import NumberProxy, PackageError, Proxy, Trace, leaves
 
 from tj_torch.capture.dynamo import adapter as dynamo
-from tj_torch.capture.dynamo.patches import replace
 from tj_torch.capture.sources import stack_source
 from tj_torch.package import trees
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     import types

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from tj_torch.package.running import language, parsed, text_of
 
 if TYPE_CHECKING:
     import torch
-    from tj_core.extend import BoundSymbol, Session
+    from tj_core.extend import Session
 
 __all__ = ["Members", "implementations", "installed", "members"]
 
@@ -37,7 +37,7 @@ def members(traces: Iterable[Trace], kernels: Sequence[RegionKernel], session: S
     """
     plugins = {record.name: plugin for plugin, record in session.plugins.executors()}
     owners = {record.name: record for record in session.executors}
-    used = {c.executor for t in traces for c in _outside_bodies(t) if c.executor is not None}
+    used = {c.executor for t in traces for c in t.walk_programs() if c.executor is not None}
     facts: dict[str, dict[str, Any]] = {}
     regions: list[dict[str, Any]] = []
     files: dict[str, bytes] = {}
@@ -70,13 +70,6 @@ def members(traces: Iterable[Trace], kernels: Sequence[RegionKernel], session: S
         made = packaging.members([(k.region, k.fused) for k in mine if k.fused is not None])
         files |= {f"executors/{name}/{file}": data for file, data in made.items()}
     return facts, regions, files
-
-
-def _outside_bodies(trace: Trace) -> Iterator[BoundSymbol]:
-    for call in trace.calls:
-        yield call
-        for subprogram in call.subprograms:
-            yield from _outside_bodies(subprogram.program)
 
 
 def _region(kernel: RegionKernel) -> tuple[dict[str, Any], bytes]:
@@ -141,7 +134,7 @@ def implementations(
         mine = [_restored(row, files, constants) for row in regions if row["executor"] == name]
         made |= _kernels(executor, mine, files)
     claimed = {
-        call.symbol for t in traces for call in _outside_bodies(t) if call.executor in executors
+        call.symbol for t in traces for call in t.walk_programs() if call.executor in executors
     }
     for symbol in claimed - made.keys():
         implementation = executors[symbol.namespace].implementation(symbol)

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from tj_torch.torch_private.replacement import replace
+
 __all__ = ["beside", "is_beside"]
 
 
@@ -156,29 +158,20 @@ def beside() -> Iterator[None]:
     silence = _here.silence = _Silence(thread)
     try:
         with contextlib.ExitStack() as stack:
-            replaced(stack, torch.random, "default_generator", lambda g: _Generator(g, thread))
+            replace(stack, torch.random, "default_generator", lambda g: _Generator(g, thread))
             for owner, name in _SETTERS:
-                replaced(stack, owner, name, _left_alone)
+                replace(stack, owner, name, _left_alone)
             # A filter for one thread is nothing that `simplefilter` could make.
             front = _Front(("ignore", silence, Warning, None, 0))
             stack.callback(front.remove)
             front.put()
-            replaced(stack, warnings.catch_warnings, "__enter__", front.enter)
-            replaced(stack, warnings.catch_warnings, "__exit__", front.leave)
+            replace(stack, warnings.catch_warnings, "__enter__", front.enter)
+            replace(stack, warnings.catch_warnings, "__exit__", front.leave)
             for name in ("simplefilter", "filterwarnings", "resetwarnings"):
-                replaced(stack, warnings, name, front.change)
+                replace(stack, warnings, name, front.change)
             yield
     finally:
         _here.silence = None
-
-
-def replaced(
-    stack: contextlib.ExitStack, owner: Any, name: str, make: Callable[[Any], Any]
-) -> None:
-    """Replace ``owner.name`` by ``make(owner.name)`` until ``stack`` is left."""
-    original = getattr(owner, name)
-    setattr(owner, name, make(original))
-    stack.callback(setattr, owner, name, original)
 
 
 def _left_alone(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo.patches import has, replace, stop, with_settings
+from tj_torch.capture.dynamo.patches import stop, with_settings
 from tj_torch.runtime.checks import asserted
+from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo.patches import forget_handlers, leave_frames, replace, stop
+from tj_torch.capture.dynamo.patches import forget_handlers, leave_frames, stop
 from tj_torch.capture.dynamo.releases import attribute_changes
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

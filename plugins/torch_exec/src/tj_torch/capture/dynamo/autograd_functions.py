@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from tj_torch.capture.dynamo.patches import has, path_of
 from tj_torch.capture.dynamo.releases import (
     captures_functions_in_steps,
     decomposing_handlers,
@@ -25,6 +24,7 @@ from tj_torch.capture.dynamo.releases import (
 from tj_torch.ops.facts.python_backwards import Asked, asked
 from tj_torch.torch_private.lookup import MissingNameError
 from tj_torch.torch_private.ops import no_autocast
+from tj_torch.torch_private.replacement import has, path_of
 from tj_torch.torch_private.runtime import forward_level, peek_interpreter_stack
 
 __all__ = ["exactly", "install", "known"]

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
-from tj_torch.capture.dynamo.patches import forget_builders, has, replace, replace_instruction, stop
+from tj_torch.capture.dynamo.patches import forget_builders, replace_instruction, stop
+from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -36,12 +36,13 @@ from tj_torch.capture.dynamo.autograd_functions import exactly
 from tj_torch.capture.dynamo.foundations import FOUNDATIONS, NAMES
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.observations import Observations
-from tj_torch.capture.dynamo.patches import leave_frames, noting
+from tj_torch.capture.dynamo.patches import leave_frames
 from tj_torch.capture.lost_features import say_lost
 from tj_torch.ops.fakes.modes import corrected_fake_kernels
 from tj_torch.torch_private import composable, dynamo, texts
 from tj_torch.torch_private.features import Correction, Needs, apply_features, missing
 from tj_torch.torch_private.lookup import Name
+from tj_torch.torch_private.replacement import noting
 from tj_torch.torch_private.tables import Table
 
 __all__ = ["FEATURES", "TABLE", "corrected", "say_corrections"]

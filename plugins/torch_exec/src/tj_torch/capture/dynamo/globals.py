@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo.patches import has, replace
+from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo.patches import has, is_pytorchs, leave_frames, replace, stop
+from tj_torch.capture.dynamo.patches import is_pytorchs, leave_frames, stop
 from tj_torch.capture.dynamo.quiet import may_raise_on_data
+from tj_torch.torch_private.replacement import has, replace
 from tj_torch.torch_private.runtime import TorchDispatchMode, pytree
 
 if TYPE_CHECKING:

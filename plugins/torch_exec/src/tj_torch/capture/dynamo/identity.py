@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
-from tj_torch.capture.dynamo.patches import replace, replace_instruction, stop
+from tj_torch.capture.dynamo.patches import replace_instruction, stop
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

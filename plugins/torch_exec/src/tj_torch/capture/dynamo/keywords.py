@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from tj_torch.capture.dynamo.patches import replace, stop
+from tj_torch.capture.dynamo.patches import stop
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo.patches import has, replace
+from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -1,17 +1,16 @@
-"""Tools to patch Dynamo for one capture, and to keep it from code."""
+"""Patches of Dynamo for one capture that replace more than a name, and frames left to Python."""
 
 from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from tj_torch.torch_private.lookup import MissingNameError
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -19,13 +18,9 @@ if TYPE_CHECKING:
 __all__ = [
     "forget_builders",
     "forget_handlers",
-    "has",
     "is_pytorchs",
     "leave",
     "leave_frames",
-    "noting",
-    "path_of",
-    "replace",
     "replace_instruction",
     "stop",
     "unprofiled",
@@ -34,34 +29,6 @@ __all__ = [
 ]
 
 _PYTORCHS = str(Path(torch.__file__).parent)
-
-
-def replace(
-    stack: ExitStack,
-    owner: Any,
-    name: str,
-    make: Callable[[Callable[..., Any]], Any],
-    *,
-    inherited: bool = False,
-) -> None:
-    """Replace ``owner.name`` by ``make(owner.name)``, until ``stack`` is left.
-
-    :param inherited: allow that only a base has it; ``owner`` then gets an attribute of its own.
-    :raises MissingNameError: if this PyTorch has no such name.
-    """
-    if (seen := _SEEN.get()) is not None:
-        seen.append(f"{path_of(owner)}.{name}")
-    if not has(owner, name) and not (inherited and hasattr(owner, name)):
-        raise MissingNameError(f"{path_of(owner)}.{name}")
-    if has(owner, name):
-        # `getattr` would bind a class method, and take a static one out of its descriptor.
-        original = vars(owner)[name]
-        stack.callback(setattr, owner, name, original)
-    else:
-        original = getattr(owner, name)
-        # The base has it: set back, it would hide later changes of that.
-        stack.callback(delattr, owner, name)
-    setattr(owner, name, make(original))
 
 
 @contextmanager
@@ -82,25 +49,6 @@ def with_settings(values: Mapping[str, Any]) -> Iterator[None]:
     finally:
         for name in changed:
             setattr(config, name, before[name])
-
-
-_SEEN: ContextVar[list[str] | None] = ContextVar("seen", default=None)
-
-
-@contextmanager
-def noting() -> Iterator[list[str]]:
-    """A list of what `replace` is asked to replace, by path, until this is left."""
-    seen: list[str] = []
-    token = _SEEN.set(seen)
-    try:
-        yield seen
-    finally:
-        _SEEN.reset(token)
-
-
-def path_of(owner: Any) -> str:
-    """Dotted path of a class or module, as ``torch._dynamo.exc.Unsupported``."""
-    return f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
 
 
 def replace_instruction(
@@ -131,11 +79,6 @@ def with_subclasses(cls: Any) -> Iterator[Any]:
     yield cls
     for subclass in cls.__subclasses__():
         yield from with_subclasses(subclass)
-
-
-def has(owner: Any, name: str) -> bool:
-    """Test if this PyTorch has ``owner.name``, in ``owner`` itself and not in a base."""
-    return name in vars(owner)
 
 
 def stop(what: str) -> NoReturn:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import torch
 from tj_core.extend import TensorProxy, Trace
 
-from tj_torch.capture.dynamo.patches import replace
 from tj_torch.runtime.giving_way import give_way
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

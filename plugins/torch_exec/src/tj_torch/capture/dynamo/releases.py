@@ -17,14 +17,13 @@ from typing import Any
 import torch
 
 from tj_torch.capture.dynamo.patches import (
-    has,
     is_pytorchs,
-    replace,
     replace_instruction,
     stop,
     with_settings,
     with_subclasses,
 )
+from tj_torch.torch_private.replacement import has, replace
 from tj_torch.torch_private.texts import WHERE_IMPORTED
 
 __all__ = [

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo.patches import replace, stop
+from tj_torch.capture.dynamo.patches import stop
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.dynamo import releases
-from tj_torch.capture.dynamo.patches import replace, stop
+from tj_torch.capture.dynamo.patches import stop
 from tj_torch.guards.subclasses import own_bases
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

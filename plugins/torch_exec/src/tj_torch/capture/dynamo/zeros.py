@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.identity import add_last
-from tj_torch.capture.dynamo.patches import replace
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

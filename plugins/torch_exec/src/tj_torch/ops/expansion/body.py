@@ -35,7 +35,7 @@ from tj_torch.ops.values.constants import tensor_constant
 from tj_torch.ops.values.convert import device_to_core, to_core, value_proxy
 from tj_torch.torch_private import ops as private
 
-__all__ = ["BodyBuilder", "alias_facts", "live_calls", "references"]
+__all__ = ["BodyBuilder", "alias_facts", "live_calls", "placed_tensors", "references"]
 
 
 def live_calls(
@@ -63,6 +63,11 @@ def live_calls(
 def references(tree: Any) -> Iterator[Ref]:
     """References among the leaves of ``tree``, in order."""
     return (leaf for leaf in leaves(tree) if isinstance(leaf, Ref))
+
+
+def placed_tensors(values: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
+    """The tensors among ``values``, each with its position."""
+    return [(i, v) for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
 
 
 def alias_facts(outputs: Sequence[Any], arguments: Mapping[int, torch.Tensor]) -> tuple[Alias, ...]:

@@ -32,7 +32,7 @@ from tj_torch.ops.expansion.autograd_info import (
     gradients_of,
     python_nodes,
 )
-from tj_torch.ops.expansion.body import alias_facts, live_calls, references
+from tj_torch.ops.expansion.body import alias_facts, live_calls, placed_tensors, references
 from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent, missing_symbols
 from tj_torch.ops.expansion.expansion import Expansion
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
@@ -133,7 +133,7 @@ class _Differentiation:
         mutated = {run.arguments[n].index for n in traced.mutated}
         found: dict[Slot, torch.Tensor] = {}
         seen: set[int] = set()
-        for j, tensor in _tensors(traced):
+        for j, tensor in placed_tensors(traced.values):
             if id(tensor) in seen or args.get(id(tensor)) in mutated:
                 continue
             seen.add(id(tensor))
@@ -174,7 +174,7 @@ class _Differentiation:
         def now(tensor: torch.Tensor) -> Ref:
             return recorder.ref(private.unwrapped(tensor))
 
-        outputs = zip(references(traced.inner), _tensors(traced), strict=False)
+        outputs = zip(references(traced.inner), placed_tensors(traced.values), strict=False)
         before = [(ref, self.run.wrapped[name]) for name, ref in traced.after.items()]
         if any(now(t) != ref for ref, t in (*before, *((ref, t) for ref, (_, t) in outputs))):
             raise CannotExpand(WRITES_BACK)
@@ -315,7 +315,7 @@ class _Differentiation:
         run = self.run
         known = {run.refs[name]: Slot("arg", a.index) for name, a in run.arguments.items()}
         refs = references(traced.inner)
-        for j, _ in _tensors(traced):
+        for j, _ in placed_tensors(traced.values):
             known.setdefault(next(refs), Slot("out", j))
         slots: list[Slot] = []
         intermediates: list[int] = []
@@ -325,11 +325,6 @@ class _Differentiation:
                 intermediates.append(i)
             slots.append(known[ref])
         return slots, intermediates
-
-
-def _tensors(traced: Traced) -> list[tuple[int, torch.Tensor]]:
-    """Tensors that a function returned, with their positions among all returned values."""
-    return [(j, v) for j, v in enumerate(traced.values) if isinstance(v, torch.Tensor)]
 
 
 def _views_read(

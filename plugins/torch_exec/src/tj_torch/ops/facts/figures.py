@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from tj_torch.ops.naming.resolve import resolve
 
-__all__ = ["byte_size", "is_product", "operations"]
+__all__ = ["byte_size", "is_product", "multiplies", "operations", "parts_to_count"]
 
 
 def byte_size(p: Proxy) -> int:
@@ -27,6 +27,21 @@ def byte_size(p: Proxy) -> int:
 def is_product(call: BoundSymbol) -> bool:
     """Test for a matrix product, a convolution or attention, of any size."""
     return _counter(call) is not None
+
+
+def multiplies(call: BoundSymbol) -> bool:
+    """Test for a call with a matrix product, a convolution or attention in it, of any size."""
+    return any(map(is_product, parts_to_count(call)))
+
+
+def parts_to_count(call: BoundSymbol) -> list[BoundSymbol]:
+    """The operators in ``call``, as `operations` counts: a product is not taken apart.
+
+    Bodies of bodies are entered.
+    """
+    if call.body is None or not call.body.calls or is_product(call):
+        return [call]
+    return [operator for part in call.body.calls for operator in parts_to_count(part)]
 
 
 def operations(call: BoundSymbol) -> float:

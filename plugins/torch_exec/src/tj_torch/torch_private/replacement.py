@@ -1,0 +1,64 @@
+"""Functions of PyTorch and of Python replaced for a while, and a list of the replaced ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from tj_torch.torch_private.lookup import MissingNameError
+
+__all__ = ["has", "noting", "path_of", "replace"]
+
+
+_SEEN: ContextVar[list[str] | None] = ContextVar("seen", default=None)
+
+
+def replace(
+    stack: ExitStack,
+    owner: Any,
+    name: str,
+    make: Callable[[Callable[..., Any]], Any],
+    *,
+    inherited: bool = False,
+) -> None:
+    """Replace ``owner.name`` by ``make(owner.name)``, until ``stack`` is left.
+
+    :param inherited: allow that only a base has it; ``owner`` then gets an attribute of its own.
+    :raises MissingNameError: if this PyTorch has no such name.
+    """
+    if (seen := _SEEN.get()) is not None:
+        seen.append(f"{path_of(owner)}.{name}")
+    if not has(owner, name) and not (inherited and hasattr(owner, name)):
+        raise MissingNameError(f"{path_of(owner)}.{name}")
+    if has(owner, name):
+        # `getattr` would bind a class method, and take a static one out of its descriptor.
+        original = vars(owner)[name]
+        stack.callback(setattr, owner, name, original)
+    else:
+        original = getattr(owner, name)
+        # The base has it: set back, it would hide later changes of that.
+        stack.callback(delattr, owner, name)
+    setattr(owner, name, make(original))
+
+
+@contextmanager
+def noting() -> Iterator[list[str]]:
+    """A list of what `replace` is asked to replace, by path, until this is left."""
+    seen: list[str] = []
+    token = _SEEN.set(seen)
+    try:
+        yield seen
+    finally:
+        _SEEN.reset(token)
+
+
+def path_of(owner: Any) -> str:
+    """Dotted path of a class or module, as ``torch._dynamo.exc.Unsupported``."""
+    return f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+
+
+def has(owner: Any, name: str) -> bool:
+    """Test if this PyTorch has ``owner.name``, in ``owner`` itself and not in a base."""
+    return name in vars(owner)
