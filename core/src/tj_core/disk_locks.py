@@ -41,6 +41,7 @@ _BUSY = (errno.EACCES, errno.EAGAIN)
 
 log = logging.getLogger("tj.cache")
 
+# The operating system gives locks to processes: two sessions of one share what it holds.
 _held: set[str] = set()
 _lock = threading.Lock()
 # A child does not inherit the locks.

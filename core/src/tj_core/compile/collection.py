@@ -17,6 +17,7 @@ __all__ = ["NEW_OBJECTS", "collecting_less"]
 NEW_OBJECTS = 50_000
 """Threshold of the youngest generation, in new objects; Python's default is 700 or 2,000."""
 
+# Python's thresholds are those of the process, and so is the count of compilations.
 _lock = threading.Lock()
 _inside = 0  # compilations, in all threads
 _before: tuple[int, int, int] | None = None  # the thresholds that the last of them restores

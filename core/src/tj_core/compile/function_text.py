@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = ["define"]
 
+# Names of files of generated code: tracebacks of the process tell them apart in one table.
 _serial = itertools.count()
 
 

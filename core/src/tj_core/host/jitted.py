@@ -34,6 +34,7 @@ __all__ = [
     "jitted_of",
 ]
 
+# Callables have numbers in the order of their making, over all sessions of the process.
 _serial = itertools.count()
 
 

@@ -276,6 +276,7 @@ def _sorted(frontends: Iterable[Frontend]) -> tuple[Frontend, ...]:
     return tuple(sorted(frontends, key=lambda f: (-f.priority, f.name)))
 
 
+# The session that `tj.jit` takes where it is given none.
 _lock = threading.Lock()
 _current: Session | None = None
 

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tj_core as tj
 import torch
-from tj_autograd.joint.rules import GradRule
-from tj_conformance.gradients.layer_norm import layer_norm_backward, native_layer_norm
 from tj_core.contract.decline import Decline
-from tj_core.contract.executors import Claim, Executor, Pair
 from tj_core.contract.rules import RuleTable
 from tj_core.extend import Replacement, Transform
-from tj_core.host.hookspecs import hookimpl
 from tj_core.ir.stage import Stage
+from tj_suites.gradients.parts import (
+    ADDMM,
+    FUNCTIONS,
+    RAN,
+    SOFTMAX,
+    check,
+    compare,
+    decomposed,
+    dropped,
+    pair,
+    parameters,
+    rows,
+    rule,
+)
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 pytestmark = pytest.mark.sampled(4)
-
-ADDMM = "aten.addmm.default"
-NORM = "aten.native_layer_norm.default"
-SOFTMAX = "aten._softmax.default"
-RAN: list[str] = []
 
 
 @pytest.fixture(autouse=True)
@@ -33,188 +36,10 @@ def nothing_ran() -> None:
     RAN.clear()
 
 
-def addmm(bias, x, w, *, beta=1, alpha=1):
-    return torch.addmm(bias, x, w, beta=beta, alpha=alpha), (x, w)
-
-
-def addmm_backward(saved, g):
-    x, w = saved
-    return g.sum(0), g @ w.t(), (g.t() @ x).t()
-
-
-def softmax(x, dim, half_to_float):
-    out = torch.ops.aten._softmax.default(x, dim, half_to_float)
-    return out, (out, dim)
-
-
-def softmax_backward(saved, g):
-    out, dim = saved
-    return (torch.ops.aten._softmax_backward_data.default(g, out, dim, out.dtype),)
-
-
-def linear(x, w, b=None):
-    return F.linear(x, w, b), (x, w)
-
-
-def linear_backward(saved, g):
-    x, w = saved
-    rows, columns = g.flatten(0, -2), x.flatten(0, -2)
-    gx = (rows @ w).view(x.shape)
-    return gx, (rows.t() @ columns), rows.sum(0)
-
-
-def div(x, y):
-    return torch.div(x, y), (x, y)
-
-
-def div_backward(saved, g):
-    x, y = saved
-    return g / y, -g * ((x / y) / y)
-
-
-FUNCTIONS = {
-    "torch.nn.functional.linear": (linear, linear_backward),
-    "torch.div": (div, div_backward),
-    ADDMM: (addmm, addmm_backward),
-    NORM: (native_layer_norm, layer_norm_backward),
-    SOFTMAX: (softmax, softmax_backward),
-}
-
-
-def plugin(name: str, **hooks: Callable[..., Any]) -> Any:
-    """A plugin with these hooks."""
-    made = {hook: staticmethod(hookimpl(fn)) for hook, fn in hooks.items()}
-    return type(name, (), {"TJ_PLUGIN_API": 1, **made})
-
-
-def table(name: str, entries: dict[str, Any]) -> Any:
-    made: RuleTable[Any] = RuleTable(name)
-    for key, value in entries.items():
-        made.set(key, value)
-    return made
-
-
-def rule(key: str, check: Any = None, name: str = "Rules") -> Any:
-    """A plugin with a gradient rule for ``key``."""
-    made = GradRule(*FUNCTIONS[key], check)
-    return plugin(name, tj_rule_tables=lambda options: (table("grad", {key: made}),))
-
-
-def noted(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(fn)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        RAN.append(name)
-        return fn(*args, **kwargs)
-
-    return run
-
-
-def pair(name: str, key: str, check: Any = None) -> Any:
-    """An executor with a pair for ``key``."""
-    forward, backward = FUNCTIONS[key]
-    made = Pair(noted(name, forward), noted(f"{name} back", backward), (forward, backward))
-    claim = Claim(lambda *a, **k: forward(*a, **k)[0], check, made)
-
-    def executors(options: Any) -> Any:
-        return (Executor(name, table("claim", {key: claim})),)
-
-    return plugin(name, tj_executors=executors)
-
-
-def parameters(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    torch.manual_seed(3)
-    return [torch.randn(s, dtype=dtype, requires_grad=True) for s in shapes]
-
-
-def check(
-    fn: Callable[..., Any], args: list[torch.Tensor], *plugins: Any, transforms: Any = ()
-) -> Any:
-    """``fn`` with ``plugins``: results, gradients, strides and random numbers are eager's."""
-    session = tj.Session([*plugins, "torch", "autograd"])
-    jitted = tj.jit(fn, session=session, transforms=list(transforms))
-    compare(jitted, fn, args)
-    return jitted
-
-
-def compare(jitted: Any, fn: Callable[..., Any], args: list[torch.Tensor]) -> None:
-    results = []
-    for run in (jitted, fn):
-        torch.manual_seed(0)
-        out = run(*args)
-        tangent = torch.ones_like(out).cumsum(0)
-        results.append((out, *torch.autograd.grad(out, args, tangent), torch.rand(3)))
-    for mine, theirs in zip(*results, strict=True):
-        assert torch.equal(mine, theirs)
-        assert mine.stride() == theirs.stride()
-
-
-def rows(jitted: Any) -> list[tuple[str, str, str]]:
-    """Rows of the table of gradients in `tj.explain`: rule, owner, those that declined."""
-    lines = str(tj.explain(jitted)).partition("gradients:")[2].split("\n\n")[0].splitlines()[2:]
-    cells = [[c.strip() for c in line.split("  ") if c.strip()] for line in lines]
-    return [(c[1], c[2], c[3] if len(c) > 3 else "") for c in cells]
-
-
-def decomposed(jitted: Any) -> list[str]:
-    return [rule for rule, whose, _ in rows(jitted) if rule.startswith("decomposed: ")]
-
-
-def attention(x, wi, bi, wo, bo, p=0.0):
-    return F.multi_head_attention_forward(
-        x, x, x, 8, 2, wi, bi, None, None, False, p, wo, bo, training=True
-    )[0].sin()
-
-
-def dropped(*args: torch.Tensor) -> torch.Tensor:
-    return attention(*args, p=0.3)
-
-
 LINEAR, DROPOUT = "torch.nn.functional.linear", "torch.nn.functional.dropout"
+
+
 WEIGHTS = [(5, 3, 8), (24, 8), (24,), (8, 8), (8,)]
-
-CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], str, int]] = {
-    "linear": (lambda x, w, b: F.linear(x.sin(), w, b).sin(), [(2, 3, 4), (5, 4), (5,)], ADDMM, 1),
-    "layer_norm": (lambda x, w, b: F.layer_norm(x, (4,), w, b) * 2, [(3, 4), (4,), (4,)], NORM, 1),
-    "softmax": (lambda x: F.softmax(x * 2, -1), [(3, 4)], SOFTMAX, 1),
-    "attention": (attention, WEIGHTS, ADDMM, 2),
-    "attention, softmax": (attention, WEIGHTS, SOFTMAX, 1),
-    "attention with dropout": (dropped, WEIGHTS, ADDMM, 2),
-    "attention, linear": (attention, WEIGHTS, LINEAR, 2),
-    "attention with dropout, linear": (dropped, WEIGHTS, LINEAR, 2),
-    "normalize": (lambda x: F.normalize(x).sin(), [(3, 4)], "torch.div", 1),
-    "a module": (
-        lambda x, w, b, v: F.relu(F.linear(F.layer_norm(x, (4,)), w, b)) @ v,
-        [(3, 4), (5, 4), (5,), (5, 2)],
-        ADDMM,
-        1,
-    ),
-}
-
-
-@pytest.mark.parametrize("how", ["rule", "pair"])
-@pytest.mark.parametrize("case", CASES)
-def test_a_part_has_a_gradient(case: str, how: str) -> None:
-    fn, shapes, key, count = CASES[case]
-    made = rule(key) if how == "rule" else pair("mine", key)
-    jitted = check(fn, parameters(*shapes), made)
-    owner = "Rules" if how == "rule" else "mine"
-    assert set(decomposed(jitted)) == {f"decomposed: {key} of {owner}"}
-    assert [whose for r, whose, _ in rows(jitted) if r == key] == [owner] * count
-    assert RAN.count("mine back") == (0 if how == "rule" else count)
-    assert RAN.count("mine") >= RAN.count("mine back")  # division may run again in the backward
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_gradients_of_parts_against_finite_differences(case: str) -> None:
-    fn, shapes, key, _ = CASES[case]
-    args = parameters(*shapes, dtype=torch.float64)
-    jitted = tj.jit(fn, session=tj.Session([rule(key), "torch", "autograd"]))
-
-    def seeded(*args: torch.Tensor) -> torch.Tensor:
-        torch.manual_seed(0)
-        return jitted(*args)
-
-    assert torch.autograd.gradcheck(seeded, args, fast_mode=True)
 
 
 def test_what_has_no_such_part_stays_whole() -> None:
@@ -379,17 +204,6 @@ def edited() -> Transform:
     return Transform("approximate", lambda t, c: c.rewrite(t, rules), after=Stage.ACQUIRED)
 
 
-def gelu(x, approximate="none"):
-    return torch.ops.aten.gelu.default(x, approximate=approximate), (x, approximate)
-
-
-def gelu_backward(saved, g):
-    return (torch.ops.aten.gelu_backward.default(g, saved[0], approximate=saved[1]),)
-
-
-FUNCTIONS["aten.gelu.default"] = FUNCTIONS["torch.nn.functional.gelu"] = gelu, gelu_backward
-
-
 @pytest.mark.parametrize("key", [None, "aten.gelu.default", "torch.nn.functional.gelu"])
 def test_calls_that_are_their_bodies_are_decomposed_level_by_level(key: str | None) -> None:
     plugins = [] if key is None else [rule(key)]
@@ -403,14 +217,6 @@ def test_calls_that_are_their_bodies_are_decomposed_level_by_level(key: str | No
     assert decomposed(jitted) == expected
     last = ("derived", "autograd") if key is None else (key, "Rules")
     assert last in [(r, whose) for r, whose, _ in rows(jitted)]
-
-
-def test_second_derivatives_of_decomposed_calls() -> None:
-    """They are PyTorch's, of the program as it was."""
-    fn, shapes, key, _ = CASES["layer_norm"]
-    args = parameters(*shapes, dtype=torch.float64)
-    jitted = tj.jit(fn, session=tj.Session([rule(key), "torch", "autograd"]))
-    assert torch.autograd.gradgradcheck(jitted, args, fast_mode=True)
 
 
 def test_a_layer_repeated_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

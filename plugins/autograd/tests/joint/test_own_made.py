@@ -13,6 +13,7 @@ from tj_conformance.gradients.owntexts import own_text
 
 pytestmark = pytest.mark.sampled(8)
 
+
 def test_programs_are_text_that_a_number_makes() -> None:
     for number in range(500):
         made = own_text(number)

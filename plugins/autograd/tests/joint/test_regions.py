@@ -1,4 +1,4 @@
-"""Gradients of programs with functions inside: branches, loops, Functions, operators."""
+"""Gradients of programs with Functions and custom operators inside."""
 
 from __future__ import annotations
 
@@ -8,33 +8,28 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.gradients import regions
-from tj_conformance.gradients.regions import DECLINED, REFUSED, TAKEN, Program, inputs, results
+from tj_conformance.gradients.regions import (
+    FUNCTIONS,
+    OPERATORS,
+    REFUSED,
+    Program,
+    inputs,
+    results,
+)
 from tj_conformance.oracle.versions import left_to_this_version
+from tj_suites.gradients.regions import assert_equal, check_gradients
 
 pytestmark = pytest.mark.sampled(4)
 
 Tensor = torch.Tensor
 
 
-def assert_equal(mine: list[Any], theirs: list[Any]) -> None:
-    for a, b in zip(mine, theirs, strict=True):
-        assert (a is None) == (b is None)
-        assert a is None or (torch.equal(a, b) and a.requires_grad == b.requires_grad)
-
-
 @pytest.mark.sampled(8)
 # Eager's torch.cond compiles itself, and looks at the gradients of what it is given.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.parametrize("f", TAKEN, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", [*FUNCTIONS, *OPERATORS], ids=lambda f: f.__name__)
 def test_gradients_are_eagers_and_on_the_trace(f: Program) -> None:
-    jitted = tj.jit(f)
-    for size in (1.0, -1.0):  # another branch
-        assert_equal(results(jitted, size), results(f, size))
-    if left_to_this_version(tj.stats(jitted).fallbacks):
-        return
-    assert tj.explain(jitted).declined == ()
-    assert "JOINT" in {t.stage.name for t in tj.last_traces(jitted)}
-    assert tj.last_trace(jitted, "backward").calls
+    check_gradients(f)
 
 
 def test_a_backward_that_writes_is_left_to_pytorch() -> None:
@@ -100,16 +95,6 @@ def test_rules_and_executors_see_what_is_inside() -> None:
     back = [c for c in backward.calls if c.symbol.qualname == "aten.mm.default"]
     assert len(back) == 2
     assert all(c.source.file == regions.__file__ for c in back if c.source)
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.parametrize("f", DECLINED, ids=lambda f: f.__name__)
-def test_what_is_left_to_pytorch(f: Program) -> None:
-    jitted = tj.jit(f)
-    for size in (1.0, -1.0):
-        assert_equal(results(jitted, size), results(f, size))
-    if not left_to_this_version(tj.stats(jitted).fallbacks):
-        assert DECLINED[f] in str(tj.explain(jitted).declined)
 
 
 @pytest.mark.parametrize("f", REFUSED, ids=lambda f: f.__name__)

@@ -262,6 +262,7 @@ def erf(x: torch.Tensor) -> Any:
 SERIES = [2 / math.sqrt(math.pi) * (-1) ** n / math.factorial(n) / (2 * n + 1) for n in range(7)]
 """Taylor's coefficients of the error function, which is odd."""
 
+# Set in a block of one thread: Inductor calls formulas without a place for an argument.
 _plain_erf: ContextVar[bool] = ContextVar("plain_erf", default=False)
 
 

@@ -105,9 +105,10 @@ def _template() -> str:
     return found
 
 
+# Inductor's loader of kernels, which is replaced inside, is one for the process.
 _lock = threading.RLock()
 
-
+# Set in a block of one thread alone (`collecting`).
 _collects = threading.local()
 
 

@@ -2,7 +2,7 @@
 
 They have the form of a plugin's rules and are in a table of their own, which is looked up after the
 plugins' table. An operation has a rule here only if its derived rule saves more:
-``tests/joint/test_hot.py`` compares the two.
+``tests/joint/test_hot_*.py`` compare the two.
 """
 
 from __future__ import annotations

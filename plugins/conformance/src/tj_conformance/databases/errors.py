@@ -21,6 +21,7 @@ from tj_conformance.oracle.twins import clone_tree
 
 __all__ = ["error_arguments", "failing_operations", "run_error_inputs"]
 
+# Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
 _serial = itertools.count()
 
 _WHOLE = """\

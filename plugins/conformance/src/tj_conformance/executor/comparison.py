@@ -34,6 +34,7 @@ class Tolerance:
 
 USUAL = Tolerance()
 
+# Set in a block of one thread alone (`tolerating`).
 _current: ContextVar[Tolerance] = ContextVar("tolerance", default=USUAL)
 
 

@@ -28,6 +28,7 @@ __all__ = ["CHUNK", "Figures", "compare", "difference", "main"]
 CHUNK = 50
 """Number of programs of one seed."""
 
+# Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
 _serial = count()
 
 

@@ -12,7 +12,16 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.autograd.function import once_differentiable
 
-__all__ = ["DECLINED", "REFUSED", "TAKEN", "Program", "inputs", "results"]
+__all__ = [
+    "DECLINED",
+    "FUNCTIONS",
+    "OPERATIONS",
+    "OPERATORS",
+    "REFUSED",
+    "Program",
+    "inputs",
+    "results",
+]
 
 Tensor = torch.Tensor
 Program = Callable[[Tensor, Tensor], Any]
@@ -422,9 +431,6 @@ LOOPS = [
     looped_without_gradients,
 ]
 OPERATIONS = [branches, nested_branches, mapped, repeated, *LOOPS]
-TAKEN = [*FUNCTIONS, *OPERATORS, *OPERATIONS]
-"""Programs whose gradients are traced."""
-
 DECLINED = {
     dirty_returned: "writes",
     dirty_of_a_view: "writes",

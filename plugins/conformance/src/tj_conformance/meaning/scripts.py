@@ -23,6 +23,7 @@ __all__ = ["Agreement", "Script", "agreement"]
 
 Jit = Callable[..., Any]
 
+# Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
 _serial = itertools.count()
 
 

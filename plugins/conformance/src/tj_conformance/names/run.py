@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMPILED", "FORMS", "Form", "compare", "main", "session"]
 
+# Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
 _serial = itertools.count()
 
 COMPILED = 20

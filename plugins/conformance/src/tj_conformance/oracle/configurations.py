@@ -34,6 +34,7 @@ class Configuration:
 EXACT = Configuration("exact")
 INSTALLED = Configuration("installed", rounds=True)
 
+# Set in a block of one thread alone (`configured`).
 _current: ContextVar[Configuration] = ContextVar("configuration", default=EXACT)
 
 

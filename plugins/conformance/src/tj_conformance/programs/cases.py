@@ -33,6 +33,7 @@ __all__ = [
     "with_gradients",
 ]
 
+# Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
 _serial = itertools.count()
 
 

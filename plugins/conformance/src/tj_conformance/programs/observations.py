@@ -26,6 +26,7 @@ __all__ = ["Jit", "SeenProgram", "differences_seen", "warned"]
 
 Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+# Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
 _serial = itertools.count()
 
 

@@ -23,6 +23,7 @@ from tj_conformance.programs.lines import LINES, Line, Values
 
 __all__ = ["TextProgram", "programs", "run_text"]
 
+# Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
 _serial = itertools.count()
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["captured_whole", "equal_to_eager", "jitted", "scope_of"]
 
+# Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
 _serial = itertools.count()
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["forget_said", "say_lost"]
 
+# PyTorch is one for all sessions of the process, and one word on it is enough.
 _said: set[tuple[str, str]] = set()
 
 

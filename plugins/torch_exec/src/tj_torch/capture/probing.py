@@ -33,6 +33,7 @@ _LOG = logging.getLogger("tj.torch")
 _SECONDS = 600
 """The longest that probes may take; those of all plugins take a minute, most of it to compile."""
 
+# Probes are about PyTorch: one session runs them, and others wait for the file.
 _LOCK = threading.Lock()
 
 Found = dict[str, dict[str, str]]

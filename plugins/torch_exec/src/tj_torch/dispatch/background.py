@@ -246,6 +246,7 @@ class _Queue:
             return None
 
 
+# Dynamo captures one program at a time in a process: one thread for all sessions.
 _queue = _Queue()
 
 

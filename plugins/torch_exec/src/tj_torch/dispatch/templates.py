@@ -24,6 +24,7 @@ __all__ = ["Frame", "Row", "make_frame"]
 Row = tuple[Callable[[dict[str, Any]], bool], Callable[..., Any]]
 """A guard check on the frame's locals, and the function to run where it holds."""
 
+# Numbers of files of generated code: `linecache` is the process's.
 _serial = itertools.count()
 
 _SOURCE = """

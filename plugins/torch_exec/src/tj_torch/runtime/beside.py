@@ -143,6 +143,7 @@ class _Here(threading.local):
     silence: _Silence | None = None
 
 
+# Of the one thread that compiles, for all sessions.
 _here = _Here()
 
 

@@ -36,7 +36,9 @@ def form_of(tensor: torch.Tensor) -> Form:
 
 
 FORMS: dict[int, Form] = {}
-"""Cache of forms by the raw representation of the dispatch key set."""
+"""Cache of forms by the raw representation of the dispatch key set, which mean the same in every
+session: PyTorch has a few dozen of them.
+"""
 
 _known: Any = FORMS.get
 

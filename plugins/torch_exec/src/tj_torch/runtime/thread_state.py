@@ -167,6 +167,7 @@ KEYS = "dispatch keys"
 
 Observer = Callable[[tuple[str, ...]], None]
 
+# The state is the thread's or the process's, whichever session captures.
 _observers: list[Observer] = []
 _keeping = threading.local()
 

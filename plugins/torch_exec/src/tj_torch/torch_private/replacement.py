@@ -12,6 +12,7 @@ from tj_torch.torch_private.lookup import MissingNameError
 __all__ = ["has", "noting", "path_of", "replace"]
 
 
+# Set in a block of one thread alone (`noting`).
 _SEEN: ContextVar[list[str] | None] = ContextVar("seen", default=None)
 
 

@@ -1,0 +1,1 @@
+"""Programs, and comparisons of their gradients with eager's, that several files of tests share."""
