@@ -61,7 +61,7 @@ ROOMS = {
     ),
     "tj_nvfuser": (
         "options", "availability", "refusal", "draws", "layouts", "definition", "operations",
-        "translate", "bindings", "operators", "runs", "compiler", "executor", "random", "testing",
+        "translate", "bindings", "operators", "runs", "executor", "random", "testing",
         "plugin",
     ),
     "tj_cudagraph": (

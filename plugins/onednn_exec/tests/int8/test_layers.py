@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from tj_onednn.int8 import layers
 from tj_onednn.int8.kernels import DYNAMIC, QUANTISE, WEIGHTS
-from tj_onednn.int8.patterns import chosen
+from tj_onednn.int8.transform import chosen
 
 pytestmark = pytest.mark.sampled(6)
 

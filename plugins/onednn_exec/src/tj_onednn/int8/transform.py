@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import (
@@ -38,14 +40,13 @@ from tj_onednn.int8.layers import (
     unfit_for_weights,
     unfit_weight,
 )
-from tj_onednn.int8.patterns import chosen
 from tj_onednn.layers import takes_gradients
 from tj_onednn.names import INT8, lost
 
 if TYPE_CHECKING:
     from tj_onednn.options import Options
 
-__all__ = ["quantising", "tag"]
+__all__ = ["chosen", "quantising", "tag"]
 
 CASTS = ("torch.Tensor.to", "aten._to_copy.default")
 """Symbols of calls that change the data type of a value."""
@@ -190,3 +191,15 @@ def _may_be_left_out(source: Proxy, cast: Proxy) -> bool:
 def _path(call: BoundSymbol) -> str:
     """The path of the module that ``call`` ran in."""
     return call.source.module_path if call.source is not None else ""
+
+
+def chosen(path: str, patterns: Sequence[str]) -> bool:
+    """Decide if ``patterns`` choose the module at ``path``: the last pattern that fits decides.
+
+    A pattern is one of the shell (``blocks.*.up``); after ``!`` it excludes.
+    """
+    taken = False
+    for pattern in patterns:
+        if fnmatchcase(path, pattern.removeprefix("!")):
+            taken = not pattern.startswith("!")
+    return taken

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core import jit
 from tj_core.extend import ConfigError, Frontend, Jitted, TjError
+from tj_core.internal import callable_html
 
+from tj_torch.capture.dynamo.adapter import inlined_as
 from tj_torch.capture.dynamo.foundations import essential_missing
 from tj_torch.dispatch.autocast import autocasting
 from tj_torch.dispatch.behind import states_behind
 from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.dispatch.dispatcher import Dispatcher, Programs
 from tj_torch.dispatch.dynamo import DynamoPrograms
-from tj_torch.dispatch.eager import Uncompiled
-from tj_torch.dispatch.function import wrap_function
+from tj_torch.dispatch.fallbacks import fall_back_from
 from tj_torch.dispatch.fx import FxPrograms, graph_module, is_exported
 from tj_torch.dispatch.module import wrap_module
 from tj_torch.dispatch.wrappers import MODULE_WRAPPERS, inner_attribute, wrap_around
 from tj_torch.ops.service import TorchDialects
 
 if TYPE_CHECKING:
+    from tj_core.extend import CaptureError
+
     from tj_torch.dispatch.module import Dispatching
 
 __all__ = ["frontends"]
@@ -84,7 +89,7 @@ def _wrap(whole: bool, probe: bool, fn: Any, jitted: Jitted) -> Any:
     made = autocasting(_dispatching(inner, jitted, lambda: DynamoPrograms(inner, whole), probe))
     if attribute is not None:
         return wrap_around(fn, attribute, made)
-    return wrap_module(fn, made) if isinstance(fn, torch.nn.Module) else wrap_function(fn, made)
+    return wrap_module(fn, made) if isinstance(fn, torch.nn.Module) else _wrap_function(fn, made)
 
 
 def _dispatching(
@@ -95,3 +100,32 @@ def _dispatching(
         return Uncompiled(jitted, fn, error)
     compiler = GraphCompiler(jitted, TorchDialects.of(jitted.session), probe)
     return Dispatcher(jitted, compiler, programs())
+
+
+def _wrap_function(fn: Callable[..., Any], dispatcher: Dispatching) -> Any:
+    """``fn`` jitted: a function with the same name, signature and documentation."""
+    call = dispatcher.take_call()
+    if hasattr(fn, "__name__"):
+        functools.update_wrapper(call, fn)
+    call.__tj__ = dispatcher.jitted  # type: ignore[attr-defined]
+    call._repr_html_ = partial(callable_html, dispatcher.jitted)  # type: ignore[attr-defined]
+    return call
+
+
+@dataclass(slots=True)
+class Uncompiled:
+    """Dispatcher of a program that is never captured, because of ``error``."""
+
+    jitted: Jitted
+    program: Callable[..., Any]
+    error: CaptureError
+
+    def take_call(self) -> Callable[..., Any]:
+        """Make the callable, which warns once and runs the program."""
+        jitted, program, error = self.jitted, self.program, self.error
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            fall_back_from(jitted, error)
+            return program(*args, **kwargs)
+
+        return inlined_as(call, program)
