@@ -14,11 +14,11 @@ from tj_conformance.oracle.twins import clone_tree
 Program = Callable[..., Any]
 
 
-def regions(jitted: Any, which: str | None = None) -> list[list[str]]:
+def regions(jitted: Any, which: Any = None) -> list[list[str]]:
     """The operators of each region, in order."""
     trace = tj.last_trace(jitted, which) if which else tj.last_trace(jitted)
-    found = [c for c in trace.calls if c.symbol.path.startswith("region_")]
-    return [[i.symbol.path.partition(".")[0] for i in c.body.calls] for c in found]
+    found = [c.body for c in trace.calls if c.symbol.path.startswith("region_")]
+    return [[c.symbol.path.partition(".")[0] for c in body.calls] for body in found if body]
 
 
 def hold(jitted: Program, f: Program, *args: Any) -> Any:
@@ -31,10 +31,12 @@ def hold(jitted: Program, f: Program, *args: Any) -> Any:
         leaves = torch.utils._pytree.tree_leaves(result)
         wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
         if wanted:
-            sum(x.float().sum() if x.is_floating_point() else x.sum() for x in wanted).backward()
+            total: Any = sum(x.float().sum() if x.is_floating_point() else x.sum() for x in wanted)
+            total.backward()
     for a, b in zip(mine[0], theirs[0], strict=True):
         if isinstance(a, torch.Tensor) and b.grad is not None:
             torch.testing.assert_close(a.grad, b.grad)
+            assert a.grad is not None
             assert a.grad.stride() == b.grad.stride()
     return got
 

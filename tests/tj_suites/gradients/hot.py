@@ -66,7 +66,8 @@ def check_differences(c: Case, *, differentiable: bool = True, single: bool = Fa
 
     def seeded(*args: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(0)
-        return run(*args)
+        found: torch.Tensor = run(*args)
+        return found
 
     args = arguments(c, torch.float64)
     if single:

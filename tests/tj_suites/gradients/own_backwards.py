@@ -13,9 +13,11 @@ Program = Callable[..., Any]
 def function(save: Program, backward: Program) -> Program:
     """Make a Function that doubles; ``save`` saves values, ``backward`` is its backward."""
 
-    def forward(ctx, x):
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         save(ctx, x)
         return x * 2
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type("Doubled", (torch.autograd.Function,), members).apply  # type: ignore[attr-defined]
+    made: Any = type("Doubled", (torch.autograd.Function,), members)
+    apply: Program = made.apply
+    return apply

@@ -27,46 +27,46 @@ SOFTMAX = "aten._softmax.default"
 RAN: list[str] = []
 
 
-def addmm(bias, x, w, *, beta=1, alpha=1):
+def addmm(bias: Any, x: Any, w: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return torch.addmm(bias, x, w, beta=beta, alpha=alpha), (x, w)
 
 
-def addmm_backward(saved, g):
+def addmm_backward(saved: Any, g: Any) -> Any:
     x, w = saved
     return g.sum(0), g @ w.t(), (g.t() @ x).t()
 
 
-def softmax(x, dim, half_to_float):
+def softmax(x: Any, dim: Any, half_to_float: Any) -> Any:
     out = torch.ops.aten._softmax.default(x, dim, half_to_float)
     return out, (out, dim)
 
 
-def softmax_backward(saved, g):
+def softmax_backward(saved: Any, g: Any) -> Any:
     out, dim = saved
     return (torch.ops.aten._softmax_backward_data.default(g, out, dim, out.dtype),)
 
 
-def linear(x, w, b=None):
+def linear(x: Any, w: Any, b: Any = None) -> Any:
     return F.linear(x, w, b), (x, w)
 
 
-def linear_backward(saved, g):
+def linear_backward(saved: Any, g: Any) -> Any:
     x, w = saved
     rows, columns = g.flatten(0, -2), x.flatten(0, -2)
     gx = (rows @ w).view(x.shape)
     return gx, (rows.t() @ columns), rows.sum(0)
 
 
-def div(x, y):
+def div(x: Any, y: Any) -> Any:
     return torch.div(x, y), (x, y)
 
 
-def div_backward(saved, g):
+def div_backward(saved: Any, g: Any) -> Any:
     x, y = saved
     return g / y, -g * ((x / y) / y)
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "torch.nn.functional.linear": (linear, linear_backward),
     "torch.div": (div, div_backward),
     ADDMM: (addmm, addmm_backward),
@@ -153,21 +153,23 @@ def decomposed(jitted: Any) -> list[str]:
     return [rule for rule, whose, _ in rows(jitted) if rule.startswith("decomposed: ")]
 
 
-def attention(x, wi, bi, wo, bo, p=0.0):
+def attention(x: Any, wi: Any, bi: Any, wo: Any, bo: Any, p: Any = 0.0) -> Any:
     return F.multi_head_attention_forward(
         x, x, x, 8, 2, wi, bi, None, None, False, p, wo, bo, training=True
     )[0].sin()
 
 
 def dropped(*args: torch.Tensor) -> torch.Tensor:
-    return attention(*args, p=0.3)
+    x, wi, bi, wo, bo = args
+    found: torch.Tensor = attention(x, wi, bi, wo, bo, 0.3)
+    return found
 
 
-def gelu(x, approximate="none"):
+def gelu(x: Any, approximate: Any = "none") -> Any:
     return torch.ops.aten.gelu.default(x, approximate=approximate), (x, approximate)
 
 
-def gelu_backward(saved, g):
+def gelu_backward(saved: Any, g: Any) -> Any:
     return (torch.ops.aten.gelu_backward.default(g, saved[0], approximate=saved[1]),)
 
 
