@@ -35,10 +35,10 @@ from tj_torch.ops.errors import CannotExpand, MakesSubclass
 from tj_torch.ops.expansion.arguments import Argument, make_fake
 from tj_torch.ops.expansion.autograd_info import NonLeaf, may_require_grad, runs_python
 from tj_torch.ops.expansion.body import BodyBuilder, alias_facts
-from tj_torch.ops.expansion.conversions import refused_writes
 from tj_torch.ops.expansion.copies import without_copies
 from tj_torch.ops.expansion.expansion import Expansion
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
+from tj_torch.ops.expansion.refused_writes import refused_writes
 from tj_torch.ops.facts.autograd_marks import autograd_marks
 from tj_torch.ops.facts.schema_effects import schema_effects
 from tj_torch.ops.sizes.program import Sizes, bare, symbols_in

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tj_torch.ops.sizes.algebra import sympy
+from tj_torch.ops.sizes.lazy_sympy import sympy
 
 __all__ = ["replaced", "solved"]
 

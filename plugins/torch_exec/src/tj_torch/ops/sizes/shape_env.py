@@ -20,8 +20,8 @@ import torch
 from tj_core.extend import ParseError, evaluate_size, size_symbols
 
 from tj_torch.ops.fakes.modes import fake_mode
-from tj_torch.ops.sizes.algebra import sympy
 from tj_torch.ops.sizes.equalities import replaced, solved
+from tj_torch.ops.sizes.lazy_sympy import sympy
 
 if TYPE_CHECKING:
     from tj_core.internal import SizeTree
