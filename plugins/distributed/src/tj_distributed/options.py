@@ -48,10 +48,10 @@ class Options:
         if self.agree not in ("compile", "run", "off"):
             raise ValueError(f"agree is {self.agree!r}, and one of 'compile', 'run', 'off'")
         if self.patience <= 0:
-            raise ValueError(f"patience is {self.patience}, and more than 0")
+            raise ValueError(f"patience must be more than 0, and is {self.patience}")
         for name in ("prefetch", "bucket_mb", "in_flight_mb", "latency_us"):
             if (number := getattr(self, name)) is not None and number < 0:
                 raise ValueError(f"{name} is {number}, and not below 0")
         for name in ("tflops", "memory_gbs", "network_gbs"):
             if (number := getattr(self, name)) is not None and number <= 0:
-                raise ValueError(f"{name} is {number}, and more than 0")
+                raise ValueError(f"{name} must be more than 0, and is {number}")

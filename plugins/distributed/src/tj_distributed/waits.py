@@ -98,7 +98,7 @@ class Waits:
 
 
 def _in_modes_of_here(wait: _Wait) -> _Wait:
-    """``wait`` in the modes of this thread, for another one."""
+    """Wrap ``wait`` for another thread: it runs in the modes of this one."""
     inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
 
     def run() -> None:
@@ -109,7 +109,7 @@ def _in_modes_of_here(wait: _Wait) -> _Wait:
 
 
 class _Finish(torch.autograd.Function):
-    """Nothing, whose backward waits for a collective of the thread that runs the forward."""
+    """Identity whose backward waits for a collective of the thread that ran the forward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
@@ -123,13 +123,14 @@ class _Finish(torch.autograd.Function):
 
 
 def _in_backward(tensor: torch.Tensor) -> _Wait:
-    """A backward that waits for the collective that gives ``tensor``, for another thread."""
+    """Make a backward that waits for the collective which gives ``tensor``, for another thread."""
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.ones((), device="cpu", requires_grad=True)
         made: torch.Tensor = _Finish.apply(x, [tensor])  # type: ignore[no-untyped-call]
         return made.backward
 
 
+# Collectives are the process's, and so are the threads that wait for them.
 _WAITS = Waits()
 
 

@@ -244,8 +244,10 @@ def _by_log1p(x: torch.Tensor, formula: Formula) -> Any:
 
 
 def erf(x: torch.Tensor) -> Any:
-    """Error function of float32: by its series near 0, where vector code has digits after the point
-    alone, not of the value. PyTorch's kernels call a library.
+    """Error function of float32 values, by its series near 0.
+
+    Inductor's vector code is exact to some digits after the point there, and so has few correct
+    digits of a small value. PyTorch's kernels call a library.
     """
     if x.dtype not in (torch.float32, *HALVES) or x.device.type != "cpu" or _plain_erf.get():
         return NotImplemented

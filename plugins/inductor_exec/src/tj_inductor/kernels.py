@@ -114,8 +114,11 @@ _collects = threading.local()
 
 @contextlib.contextmanager
 def collecting(*, together: bool = True, change: Callable[[str], str] = str) -> Iterator[None]:
-    """Inside, C++ kernels of this thread wait; on exit they are compiled, in one file or each in
-    its own. A nested block leaves that to the outer one."""
+    """Collect the C++ kernels of this thread inside of the block, and compile them on exit.
+
+    They are compiled in one file, or each in its own without ``together``. A nested block leaves
+    that to the outer one.
+    """
     if getattr(_collects, "now", False):
         yield
         return

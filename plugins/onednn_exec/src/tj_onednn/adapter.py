@@ -53,7 +53,7 @@ def version(x: torch.Tensor) -> int:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Inside, operators run as they are: no modes that interpret, no gradients, no autocast."""
+    """Run operators as they are inside of the block: no modes, no gradients, no autocast."""
     plain = torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False)
     with without_dispatch_modes(), contextlib.ExitStack() as stack:
         for each in plain:

@@ -84,14 +84,14 @@ __getattr__ = names_finder(globals(), NAMES, {})
 
 
 def look() -> None:
-    """See once in a process which names there are, and say what is lost."""
+    """Look for the names once in a process, and warn of features that are lost."""
     if not TABLE.looked:
         TABLE.look_once()
         say_lost(TABLE, TABLE.lost)
 
 
 def lost(feature: str) -> str | None:
-    """Reason that no call may need ``feature``; None if it is there."""
+    """Reason why calls that need ``feature`` are left to PyTorch; None if it is there."""
     return f"this PyTorch lacks: {feature}" if feature in TABLE.lost else None
 
 

@@ -106,7 +106,7 @@ class Roles:
 
     @cached_property
     def light(self) -> list[bool]:
-        """For each call, whether it may be moved and costs little: no product, no effects."""
+        """Flags of the calls that may be moved and cost little: no product, no effects."""
         return [call.effects.removable and not multiplies(call) for call in self.calls]
 
     def is_wait(self, place: int) -> bool:

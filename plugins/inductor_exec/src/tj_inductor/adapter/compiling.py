@@ -1,4 +1,4 @@
-"""A graph is traced, and compiled by Inductor, all of which this module imports."""
+"""Tracing of regions, and their compilation by Inductor. The module imports all of Inductor."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["compiled", "traced"]
 
 
 def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.fx.GraphModule:
-    """The operators that ``run`` calls, in the form that Inductor has kernels for.
+    """Trace ``run`` to a graph of operators that Inductor has kernels for.
 
-    With sizes that are symbols, operators run as Python where PyTorch's C++ would ask for numbers.
+    For symbolic sizes, Python decompositions run in place of C++ code that would ask for numbers.
     """
     ready()
     from tj_inductor.adapter.names import make_fx, select_decomp_table
@@ -53,9 +53,11 @@ def compiled(
     written: Mapping[int, int] = MappingProxyType({}),
     backward: bool,
 ) -> Compiled:
-    """``graph``, compiled; the outputs in ``visible`` have its strides, theirs if it says None.
+    """Compile ``graph`` with Inductor.
 
-    Those in ``written`` are written to inputs: to which, by place.
+    ``visible`` maps outputs by place to the strides that they must have, None for those of the
+    graph; other outputs have strides of Inductor's choice. ``written`` maps outputs to the inputs
+    that they are written to, both by place.
     """
     ready()
     from tj_inductor.adapter.names import TracingContext, V, compile_fx_inner, tracing
@@ -88,9 +90,9 @@ def compiled(
 
 @contextlib.contextmanager
 def _converting() -> Iterator[None]:
-    """Let conversions of vectors take an argument by the name that Inductor calls them with.
+    """Rename a parameter of vector conversions to the name that Inductor passes.
 
-    In 2.10 that is another one than the method's, which low precision is rounded with.
+    PyTorch 2.10 passes another name than its method has, where it rounds to low precision.
     """
     if is_lost(LOW):
         yield
@@ -237,12 +239,12 @@ def _without_gaps(value: Any, node: Any) -> Any:
 
 
 def _in_one_place(outputs: Sequence[torch.fx.Node], written: Collection[int]) -> list[int]:
-    """The outputs that are copies of an input, or of what another output is a copy of, too.
+    """Places of outputs that are copies of an input, or of the same value as an earlier output.
 
-    Those in ``written`` are to be where an input is, and no other output with them.
+    Outputs in ``written`` are left out: each is to be written to an input.
 
-    Inductor removes copies, and may then return the input, or one tensor twice: it asks what shares
-    memory before it removes them.
+    Inductor removes copies, and may then return the input, or one tensor twice: it asks which
+    outputs share memory before it removes the copies.
     """
     if is_lost(COPIES):
         return [index for index in range(len(outputs)) if index not in written]
@@ -277,7 +279,7 @@ def _copied(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _views(node: Any) -> bool:
-    """Tell whether ``node`` views a value, as parts that ``unsafe_split`` returns do unsaid."""
+    """Test if ``node`` is a view. Parts from ``unsafe_split`` are, though no schema says so."""
     target = getattr(node, "target", None)
     return isinstance(target, torch._ops.OpOverload) and bool(target.is_view)
 
@@ -316,7 +318,7 @@ def _strides_pass() -> Any:
 
 
 def _asked(strides: Mapping[int, Sequence[int] | None]) -> contextlib.AbstractContextManager[Any]:
-    """While a graph is compiled whose outputs are to have ``strides``."""
+    """Request ``strides`` for the outputs of a graph that is compiled inside of the block."""
     if is_lost(STRIDES):
         need([STRIDES] if any(strides.values()) else [])
         return contextlib.nullcontext()

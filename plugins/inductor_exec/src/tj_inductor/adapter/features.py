@@ -145,7 +145,7 @@ def is_lost(name: str) -> bool:
 
 
 def need(names: Iterable[str]) -> None:
-    """Go on only if none of these features is lost.
+    """Check that none of these features is lost.
 
     :raises LostError: if one is.
     """
@@ -155,7 +155,7 @@ def need(names: Iterable[str]) -> None:
 
 
 def ready() -> None:
-    """Import Inductor, see once in a process which names there are, and say what is lost."""
+    """Import Inductor; once in a process, look for its names and warn of features that are lost."""
     if TABLE.looked:
         return
     TABLE.look_once()

@@ -95,7 +95,7 @@ def _wrap(whole: bool, probe: bool, fn: Any, jitted: Jitted) -> Any:
 def _dispatching(
     fn: Any, jitted: Jitted, programs: Callable[[], Programs[Any]], probe: bool = False
 ) -> Dispatching:
-    """Dispatcher of ``fn``; in a PyTorch that tj cannot use, one that runs ``fn`` itself."""
+    """Dispatcher of ``fn``. In a PyTorch that tj cannot use, it runs ``fn`` itself."""
     if error := essential_missing():
         return Uncompiled(jitted, fn, error)
     compiler = GraphCompiler(jitted, TorchDialects.of(jitted.session), probe)

@@ -106,9 +106,10 @@ def compiled(
 def given_bases(
     run: Callable[..., Any], groups: Sequence[Group], lengths: Sequence[int]
 ) -> Callable[..., Any]:
-    """``run`` with the bases of groups, unless they are arguments, appended to the arguments.
+    """Wrap ``run`` to append the bases of groups to its arguments, unless they are arguments.
 
-    For a group that only shares memory, the base is the first elements of it, ``lengths`` many.
+    For a group that only shares memory, the base is a tensor of the first elements of that memory,
+    as many as ``lengths`` says.
     """
     wanted = [(g, n) for g, n in zip(groups, lengths, strict=True) if g.base is None]
     if not wanted:

@@ -1,4 +1,4 @@
-"""Arguments and results as JSON: containers and plain values; what to do with leaves, callers say.
+"""Arguments and results as JSON: containers and plain values; callers describe the leaves.
 
 Each node is a pair of its kind and its content. Values of Python are kept as text with their type,
 so that ``1``, ``1.0`` and ``True``, or ``0.0`` and ``-0.0``, differ.
