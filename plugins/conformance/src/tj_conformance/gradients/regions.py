@@ -13,11 +13,12 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.autograd.function import once_differentiable
 
 __all__ = [
+    "BRANCHES",
     "DECLINED",
     "FUNCTIONS",
-    "OPERATIONS",
     "OPERATORS",
     "REFUSED",
+    "SCANS",
     "Program",
     "inputs",
     "results",
@@ -423,14 +424,9 @@ FUNCTIONS = [
     dirty_without_a_gradient,
 ]
 OPERATORS = [custom, custom_of_lists]
-LOOPS = [
-    scanned,
-    scanned_in_reverse,
-    scanned_branches,
-    looped,
-    looped_without_gradients,
-]
-OPERATIONS = [branches, nested_branches, mapped, repeated, *LOOPS]
+SCANS = [scanned, scanned_in_reverse, scanned_branches]
+BRANCHES = [branches, nested_branches, mapped, repeated, looped, looped_without_gradients]
+
 DECLINED = {
     dirty_returned: "writes",
     dirty_of_a_view: "writes",
