@@ -70,7 +70,7 @@ ROOMS = {
     ),
     "tj_report": ("memory", "timeline", "data", "page", "command", "plugin"),
     "tj_conformance": (
-        "options", "suites", "sampling", "generated", "output", "chunks", "fuser", "oracle",
+        "options", "suites", "sampling", "seeds", "output", "chunks", "fuser", "oracle",
         "programs", "names", "meaning", "databases", "models", "gradients", "executor",
         "sweep", "installed", "plugin",
     ),

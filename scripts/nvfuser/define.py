@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from definitions import Kept, kept, reason
-from tj_nvfuser.testing.printed import printed, rounded
+from tj_nvfuser.testing.printouts import printed, rounded
 from tj_nvfuser.testing.reference import FLOAT8, Reference
 
 

@@ -42,7 +42,7 @@ from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpre
 from tj_core.contract.packages import PackageFormat, Packaging, TrainingParts
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.contract.sizes import ProgramSizes
-from tj_core.contract.started import Started
+from tj_core.contract.starts import Started
 from tj_core.deprecations import Deprecated01Warning, TjDeprecationWarning
 from tj_core.disk import cache_folder, check_own, own_folder, plugin_folder, replace_file
 from tj_core.edit.bodies import canonical_body, formals, with_args

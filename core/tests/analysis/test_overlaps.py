@@ -8,7 +8,7 @@ import pytest
 import tj_core as tj
 from tj_core.analysis.overlaps import overlaps
 from tj_core.contract.rules import RuleTable
-from tj_core.contract.started import STARTS, Started
+from tj_core.contract.starts import STARTS, Started
 from tj_core.host.hookspecs import hookimpl
 from tj_core.host.session import Session
 from tj_core.ir.trace import Trace

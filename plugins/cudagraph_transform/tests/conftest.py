@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tj_core as tj
 import torch
-from tj_cudagraph.testing.counted import Counted
+from tj_cudagraph.testing.counts import Counted
 from tj_cudagraph.testing.plugin import RecorderPlugin
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from tj_core.analysis.alias import makes_views
 
 if TYPE_CHECKING:
     from tj_core.contract.rules import RuleTable
-    from tj_core.contract.started import Started
+    from tj_core.contract.starts import Started
     from tj_core.ir.trace import BoundSymbol, Trace
 
 __all__ = ["Overlap", "overlaps"]

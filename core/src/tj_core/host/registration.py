@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.runs_as import RUNS_AS
-from tj_core.contract.started import STARTS
+from tj_core.contract.starts import STARTS
 from tj_core.errors import PluginError, TjWarning, did_you_mean
 from tj_core.ir.symbol import Symbol
 from tj_core.passes.fuse.overwriting import OVERWRITES

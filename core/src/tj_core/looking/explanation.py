@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.overlaps import Overlap, overlaps
 from tj_core.compile.compilation import Compilation, Track
-from tj_core.contract.started import STARTS
+from tj_core.contract.starts import STARTS
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Symbol
 from tj_core.showing import aligned, folded_html, table_html, text_html

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tj_conformance.executor.command import main
-from tj_conformance.executor.planted import Planted
+from tj_conformance.executor.faults import Planted
 from tj_conformance.executor.subject import subject
 from tj_core.extend import Claim, Decline, Executor, RuleTable, TjError, hookimpl
 

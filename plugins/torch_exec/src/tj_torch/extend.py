@@ -15,11 +15,11 @@ from tj_torch.functionalize.objects import Unsuitable
 from tj_torch.ops.context.ambient import is_on
 from tj_torch.ops.context.entering import AUTOCAST, surroundings
 from tj_torch.ops.errors import ExpansionError
+from tj_torch.ops.expansion.autograd_operators import same_operators
 from tj_torch.ops.expansion.derive import Derivation, Slot
 from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.expansion import Expansion
 from tj_torch.ops.expansion.kinds import TENSOR_KINDS, TensorKind
-from tj_torch.ops.expansion.observed import same_operators
 from tj_torch.ops.expansion.python_functions import is_python, python_body
 from tj_torch.ops.facts.figures import (
     byte_size,

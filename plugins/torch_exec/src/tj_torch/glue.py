@@ -7,6 +7,7 @@ from typing import Any
 
 from tj_torch.runtime.checks import check_index
 from tj_torch.runtime.counters import bump_version, set_version, versioned
+from tj_torch.runtime.func_levels import transformed
 from tj_torch.runtime.function import autograd_function, check_reads
 from tj_torch.runtime.functional import (
     copied_back,
@@ -16,7 +17,6 @@ from tj_torch.runtime.functional import (
     write_back,
 )
 from tj_torch.runtime.subclasses import flatten, unflatten
-from tj_torch.runtime.transformed import transformed
 
 __all__ = [
     "autograd_function",

@@ -15,7 +15,7 @@ from tj_core.extend import PassRecord, TraceEditor
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.run.boundary import differentiable
 from tj_autograd.run.dependences import depended
-from tj_autograd.run.freed import frees
+from tj_autograd.run.graph_lifetime import frees
 from tj_autograd.run.layouts import default_layout
 from tj_autograd.run.reads import READS
 from tj_autograd.run.variants import Variants
@@ -23,7 +23,7 @@ from tj_autograd.split.costs import Costs
 from tj_autograd.split.decompositions import with_decompositions
 from tj_autograd.split.deliveries import segments_of
 from tj_autograd.split.halves import Halves, Part, split
-from tj_autograd.split.unheeded import unheeded
+from tj_autograd.split.ignored_tags import unheeded
 
 if TYPE_CHECKING:
     from tj_core.extend import Outcome, PassContext, Program, Trace

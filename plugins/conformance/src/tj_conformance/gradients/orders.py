@@ -19,9 +19,9 @@ from typing import Any
 import tj_core as tj
 import torch
 
-from tj_conformance.generated import each
 from tj_conformance.gradients.random_programs import Program, programs
 from tj_conformance.output import Output, suite_parser
+from tj_conformance.seeds import each
 
 __all__ = ["CHUNK", "Figures", "compare", "difference", "main"]
 

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from tj_conformance.generated import collected
 from tj_conformance.gradients import orders as of_orders
 from tj_conformance.gradients import own, random_programs
 from tj_conformance.installed.subject import Jit, Subject
@@ -19,6 +18,7 @@ from tj_conformance.programs.findings import FOUND
 from tj_conformance.programs.fuzz import CHUNK
 from tj_conformance.programs.observations import SeenProgram, differences_seen
 from tj_conformance.programs.texts import TextProgram, programs, run_text
+from tj_conformance.seeds import collected
 
 __all__ = [
     "REWRITTEN",

@@ -18,10 +18,10 @@ import tj_core as tj
 import torch
 from hypothesis import reject
 
-from tj_conformance.generated import each
 from tj_conformance.output import Output, suite_parser
 from tj_conformance.programs.texts import TextProgram, programs, run_text
 from tj_conformance.programs.tracer import Untraceable, traced
+from tj_conformance.seeds import each
 
 if TYPE_CHECKING:
     import argparse

@@ -16,7 +16,7 @@ from tj_cudagraph.transform import graph_segments
 from tj_cudagraph.waits import waits
 
 if TYPE_CHECKING:
-    from tj_cudagraph.testing.counted import Counted
+    from tj_cudagraph.testing.counts import Counted
 
 __all__ = ["RecorderPlugin"]
 

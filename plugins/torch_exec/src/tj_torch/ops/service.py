@@ -21,9 +21,9 @@ from tj_core.extend import (
 from tj_torch.ops.context.ambient import autocast_devices
 from tj_torch.ops.context.entering import spellings
 from tj_torch.ops.expansion import kinds
-from tj_torch.ops.expansion.observed import Observed, observed
+from tj_torch.ops.expansion.autograd_operators import Observed, observed
 from tj_torch.ops.expansion.operations import expand_operation
-from tj_torch.ops.facts import denied, overwrites, refusals, stateless, wiring
+from tj_torch.ops.facts import overwrites, refusals, stateless, wiring
 from tj_torch.ops.memo.memo import Memo
 from tj_torch.ops.naming.names import Names
 from tj_torch.ops.naming.resolve import resolve
@@ -84,7 +84,7 @@ class TorchDialects:
         """Use the rule tables ``tables`` of a session."""
         if tables is not self.tables:
             self.tables = tables
-            self.memo.expander.denied = denied.Denied(tables[denied.DENIED])
+            self.memo.expander.denied = denials.Denied(tables[denials.DENIED])
             self.memo.expander.kinds = kinds.Kinds(tables[kinds.TENSOR_KINDS])
 
     @contextlib.contextmanager
@@ -196,7 +196,7 @@ def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
     for key, spelling in spellings(autocast_devices()).items():
         context.set(f"context.{key}", spelling)
     facts = (
-        denied.rules(), flags.rules(), kinds.rules(), overwrites.rules(), refusals.rules(),
+        denials.rules(), flags.rules(), kinds.rules(), overwrites.rules(), refusals.rules(),
         stateless.rules(), wiring.rules(),
     )  # fmt: skip
     return expand, context, *facts

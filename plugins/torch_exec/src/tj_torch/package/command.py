@@ -90,7 +90,7 @@ def _rows(title: str, values: Mapping[str, str]) -> list[str]:
 
 
 def _verify(args: argparse.Namespace) -> Said:
-    from tj_torch.package.loaded import Package
+    from tj_torch.package.program import Package
 
     try:
         Package.load(args.file)
@@ -105,7 +105,7 @@ def _call(args: argparse.Namespace) -> Said:
 
     from tj_torch.ops.values.convert import tensor_proxy
     from tj_torch.package.examples import example
-    from tj_torch.package.loaded import Package
+    from tj_torch.package.program import Package
     from tj_torch.package.tensors import unpacked
     from tj_torch.torch_private.runtime import pytree
 

@@ -34,7 +34,7 @@ from tj_torch.package.capturing import captured, replayed
 from tj_torch.package.contract import Contract
 from tj_torch.package.executors import members as members_of
 from tj_torch.package.given import Given
-from tj_torch.package.loaded import CONSTANTS, Package, setting
+from tj_torch.package.program import CONSTANTS, Package, setting
 from tj_torch.package.running import text_of
 from tj_torch.package.state import State
 from tj_torch.package.steps import backward_of, kernels_of, run_backward

@@ -29,7 +29,7 @@ def _export(
 
 
 def _load(path: Path) -> Any:
-    from tj_torch.package.loaded import Package
+    from tj_torch.package.program import Package
 
     return Package.load(path)
 

@@ -26,7 +26,7 @@ from tj_torch.ops.expansion.arguments import distinct_proxies, mentions_missing_
 from tj_torch.ops.expansion.kinds import Kinds, TensorKind, class_name, names_in
 from tj_torch.ops.expansion.recorder import NeedsPythonDispatcher
 from tj_torch.ops.expansion.run import Run
-from tj_torch.ops.facts.denied import Denied, rules
+from tj_torch.ops.facts.denials import Denied, rules
 from tj_torch.ops.facts.operators import OpTable
 from tj_torch.ops.facts.schema_effects import extension
 from tj_torch.ops.fakes.modes import fake_mode

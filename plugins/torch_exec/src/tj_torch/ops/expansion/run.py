@@ -54,7 +54,7 @@ from tj_torch.runtime.functional import Functional, Inverse
 from tj_torch.torch_private import ops as private
 
 if TYPE_CHECKING:
-    from tj_torch.ops.facts.denied import Denied
+    from tj_torch.ops.facts.denials import Denied
     from tj_torch.ops.facts.operators import OpTable
 
 __all__ = ["Run", "Traced", "constant_leaf"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tj_nvfuser.testing.printed import printed, rounded
+from tj_nvfuser.testing.printouts import printed, rounded
 from tj_nvfuser.testing.reference import Reference
 
 HEAD = "def nvfuser_fusion(fd) -> None:\n"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tj_conformance.executor.faults import FAULTS, PLACES, Planted, finding
 from tj_conformance.executor.kit import AMOUNTS, Kit
 from tj_conformance.executor.operations import matching
-from tj_conformance.executor.planted import FAULTS, PLACES, Planted, finding
 from tj_conformance.executor.subject import subject
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "kit.md"
