@@ -23,7 +23,7 @@ from tj_torch.ops.context.entering import spellings
 from tj_torch.ops.expansion import kinds
 from tj_torch.ops.expansion.autograd_operators import Observed, observed
 from tj_torch.ops.expansion.operations import expand_operation
-from tj_torch.ops.facts import overwrites, refusals, stateless, wiring
+from tj_torch.ops.facts import denials, overwrites, refusals, stateless, wiring
 from tj_torch.ops.memo.memo import Memo
 from tj_torch.ops.naming.names import Names
 from tj_torch.ops.naming.resolve import resolve
