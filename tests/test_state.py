@@ -12,13 +12,13 @@ MAKERS = {
     "Condition", "ContextVar", "Event", "Lock", "OrderedDict", "RLock", "WeakKeyDictionary",
     "WeakSet", "WeakValueDictionary", "count", "defaultdict", "deque", "local",
 }  # fmt: skip
-"""Functions and classes that make what is changed, or guards what is."""
+"""Makers of mutable objects and of locks for these."""
 
 CHANGING = {
     "add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "set",
     "setdefault", "update",
 }  # fmt: skip
-"""Methods that change what they are called on."""
+"""Names of methods that mutate."""
 
 
 def _maker(value: ast.expr) -> str:

@@ -1,4 +1,4 @@
-"""Backwards that users wrote, and situations in which they run."""
+"""Backwards of users, and situations for their runs."""
 
 from __future__ import annotations
 
