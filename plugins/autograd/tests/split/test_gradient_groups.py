@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.gradients.orders import collected, difference
+from tj_conformance.gradients.orders import difference
+from tj_conformance.gradients.random_programs import programs
+from tj_conformance.seeds import collected
 from tj_core.extend import Stage, TagSet, TraceEditor, Transform, requires_grad
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -322,4 +324,4 @@ def test_a_sum_of_two_gradients_is_laid_out_as_the_first_in_eager() -> None:
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", range(16))
 def test_made_up_programs(number: int) -> None:
-    assert difference(collected(5, 16)[number], jit=jit) == ""
+    assert difference(collected(programs(), 5, 16)[number], jit=jit) == ""
