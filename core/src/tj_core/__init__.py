@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         last_traces,
         programs,
         stats,
+        wait,
     )
     from tj_core.packages import export, load
     from tj_core.tagging import tag
@@ -48,6 +49,7 @@ __all__ = [
     "report",
     "stats",
     "tag",
+    "wait",
 ]
 
 _HOMES = {
@@ -69,6 +71,7 @@ _HOMES = {
     "report": "looking.pages",
     "stats": "looking.views",
     "tag": "tagging",
+    "wait": "looking.views",
 }
 
 

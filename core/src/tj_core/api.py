@@ -28,6 +28,7 @@ class _Arguments:
     dynamic: bool | None
     fullgraph: bool | None
     on_miss: str | None
+    compile: str | None
     frontend: str | None
     session: Session | None
     options: dict[str, Any]
@@ -59,6 +60,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dynamic": (lambda value: isinstance(value, bool), "True, False or None"),
     "fullgraph": (lambda value: isinstance(value, bool), "True, False or None"),
     "on_miss": (lambda value: value in ("compile", "eager"), '"compile" or "eager"'),
+    "compile": (lambda value: value in ("call", "background"), '"call" or "background"'),
     "frontend": (lambda value: isinstance(value, str), "a name"),
     "session": (lambda value: isinstance(value, Session), "a Session"),
 }
@@ -84,6 +86,7 @@ def jit(
     dynamic: bool | None = None,
     fullgraph: bool | None = None,
     on_miss: str | None = None,
+    compile: str | None = None,
     frontend: str | None = None,
     session: Session | None = None,
     **options: Any,
@@ -103,6 +106,8 @@ def jit(
         config says.
     :param on_miss: what a call does that no program is there for: ``"compile"`` one, or run in
         ``"eager"`` at once, while a thread compiles behind it; None: as the config says.
+    :param compile: kernels are compiled in the ``"call"`` that needs them, or in the
+        ``"background"``, while PyTorch's run; None: as the config says.
     :param frontend: the frontend's name, instead of the first that accepts ``fn``.
     :param session: the session to compile in, instead of the project's.
     :param options: config keys (``check=2``), and plugins' options (``inductor={"minimum": 3}``).
@@ -117,6 +122,7 @@ def jit(
         dynamic,
         fullgraph,
         on_miss,
+        compile,
         frontend,
         session,
         options,
@@ -157,7 +163,13 @@ def _state(fn: Any, session: Session, arguments: _Arguments) -> Jitted:
         fn,
         session,
         session.pipeline(arguments.transforms or (), arguments.executors),
-        JitOptions(arguments.dynamic, arguments.autocast, arguments.fullgraph, arguments.on_miss),
+        JitOptions(
+            arguments.dynamic,
+            arguments.autocast,
+            arguments.fullgraph,
+            arguments.on_miss,
+            arguments.compile,
+        ),
         arguments.as_dict(),
         lambda other: _jit(other, arguments),
     )

@@ -34,6 +34,7 @@ from tj_core.compile.failures import own_pass
 from tj_core.compile.function_text import define
 from tj_core.compile.outcome import Outcome
 from tj_core.compile.transforms import Transform
+from tj_core.contract.beside import Beside
 from tj_core.contract.decline import Decline, ask
 from tj_core.contract.dialects import Dialect
 from tj_core.contract.executors import Claim, Executor, Pair, States
@@ -120,6 +121,7 @@ __all__ = [
     "REPLAYED",
     "Alias",
     "AliasFacts",
+    "Beside",
     "Body",
     "BoundSymbol",
     "Boxed",

@@ -16,6 +16,7 @@ from tj_core.compile.compilation import Track
 from tj_core.compile.failures import call_of, source_of, warn_of
 from tj_core.compile.outcome import Recompiler
 from tj_core.compile.region_kernels import RegionKernel
+from tj_core.compile.worker import worker
 from tj_core.contract.decline import answer
 from tj_core.contract.dialects import Resetting
 from tj_core.contract.executors import state_keepers, with_state
@@ -106,5 +107,6 @@ __all__ = [
     "with_state",
     "with_states",
     "without_states",
+    "worker",
     "wrapped_body",
 ]

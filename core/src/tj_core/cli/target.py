@@ -148,7 +148,7 @@ def _calls(module: ModuleType) -> dict[str, int]:
         if (state := _state(value)) is not None:
             found.setdefault(id(state), (name, state))
     for _, state in found.values():
-        state.refresh()
+        state.count()
     return {name: state.stats.calls for name, state in found.values()}
 
 

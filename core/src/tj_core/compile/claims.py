@@ -38,7 +38,8 @@ class ClaimedProgram:
 
     ``compiler`` compiles the regions. With ``all_calls``, regions drop no call whose value nobody
     reads. ``chosen`` are the chosen strides of inputs. ``hosted`` are symbols of calls that may
-    stand in another executor's region; ``fused`` is the trace with regions.
+    stand in another executor's region; ``fused`` is the trace with regions. With
+    ``wait``, new regions are compiled by another thread.
     """
 
     steps: Steps
@@ -47,6 +48,7 @@ class ClaimedProgram:
     compiler: FusedRegions
     all_calls: bool
     chosen: Mapping[str, Choice]
+    wait: bool = False
     claims: tuple[ClaimRecord, ...] = ()
     implementations: dict[Any, Any] = field(default_factory=dict)
     hosted: frozenset[Symbol] = frozenset()
@@ -95,15 +97,19 @@ class ClaimedProgram:
         """Compile the regions that the program calls, or find them compiled."""
         start = time.perf_counter()
         with self.steps.own("compile regions"), self.steps.blaming():
-            kernels, self.counts = self.compiler.compile(found, self.executors)
+            kernels, self.counts = self.compiler.compile(found, self.executors, wait=self.wait)
         self.implementations |= kernels
         self.steps.spend("compile regions", start)
 
-    def generate(self, boxed: bool, checks: Checks) -> Program:
-        """The program of the latest trace."""
+    def generate(self, boxed: bool, checks: Checks, *, plain: bool = False) -> Program:
+        """The program of the latest trace; a ``plain`` one runs no kernels of regions."""
         start = time.perf_counter()
         with self.steps.own("codegen"), self.steps.blaming():
-            program = generate(self.steps.latest, self.implementations, boxed=boxed, checks=checks)
+            made = self.implementations
+            if plain:
+                stand_ins = {s: k.stand_in for s, k in made.items() if isinstance(k, RegionKernel)}
+                made = {**made, **stand_ins}
+            program = generate(self.steps.latest, made, boxed=boxed, checks=checks)
         self.steps.spend("codegen", start)
         return program
 

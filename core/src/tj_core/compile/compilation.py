@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
+    from tj_core.compile.behind import Behind
     from tj_core.compile.codegen import Program
     from tj_core.compile.region_kernels import RegionKernel
     from tj_core.contract.decline import Decline
@@ -86,7 +87,8 @@ class Compilation:
     that the main program calls, ``counts`` the origin of program and regions. ``variants`` are
     compiled later, for inputs that the program is not right for although its guards hold.
     ``wrapped`` are the transforms that put functions of theirs around the program, or assembled it,
-    with their payloads for `Transform.restore`.
+    with their payloads for `Transform.restore`. ``behind`` is set where kernels are compiled behind
+    the program.
     """
 
     traces: Sequence[Trace]
@@ -100,3 +102,4 @@ class Compilation:
     counts: Counts = field(default_factory=Counts)
     variants: list[Compilation] = field(default_factory=list)
     wrapped: tuple[tuple[str, Any], ...] = ()
+    behind: Behind | None = None

@@ -48,39 +48,98 @@ class FusedRegions:
     reproducers: Reproducers = field(default_factory=Reproducers)
 
     def compile(
-        self, regions: Iterable[tuple[Symbol, FusionRegion]], executors: Sequence[Executor]
+        self,
+        regions: Iterable[tuple[Symbol, FusionRegion]],
+        executors: Sequence[Executor],
+        *,
+        wait: bool = False,
     ) -> tuple[dict[Symbol, RegionKernel], Counts]:
         """The kernels of ``regions``, by symbol, and their counts; compiles new regions.
+
+        With ``wait``, those that are not on disk wait for `finish`, which another thread calls.
 
         :raises PluginError: in strict mode, if an executor cannot compile a region.
         """
         wanted = list(regions)
         with self.lock:
-            new = [(s, r) for s, r in wanted if r.key not in self.kernels]
+            new = [(s, r) for s, r in wanted if self.is_new(r, wait)]
             for name, group in groupby(sorted(new, key=_owner), key=_owner):
                 owner = next(e for e in executors if e.name == name)
-                self.together(owner, [region for _, region in group], executors)
+                make = self.later if wait else self.together
+                make(owner, [region for _, region in group], executors)
             kernels = {symbol: self.kernels[region.key] for symbol, region in wanted}
         kept = sum(self.kernels[region.key].kept for _, region in new)
         counts = Counts(len(new) - kept, len(wanted) - len(new), kept)
         return kernels, counts
 
+    def is_new(self, region: FusionRegion, wait: bool) -> bool:
+        """Test if ``region`` is to be compiled.
+
+        One that waits is compiled again for a program that does not: the thread behind may need a
+        lock that this one holds.
+        """
+        known = self.kernels.get(region.key)
+        return known is None or (known.waiting and not wait)
+
     def together(
         self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
     ) -> None:
         """Compile ``regions`` of one executor together; after a failure, one by one."""
-        assert owner.fusion is not None
-        without = partial(without_executor, executors=executors, tags=self.tags)
-        rest = owner.name, owner.owner, without, self.warn
-        kernels = [RegionKernel(r, *rest, detached=owner.fusion.detached) for r in regions]
-        kept = self.kept if self.kept is not None and self.kept.serves(executors) else None
+        kernels = self.made(owner, regions, executors)
         try:
-            compiled(owner, kernels, kept)
+            compiled(owner, kernels, self.kept_for(executors))
         except Exception:  # one region is the cause: `single` finds it and reports it
             for kernel in kernels:
                 self.single(owner, kernel)
             return
         self.kernels |= {kernel.region.key: kernel for kernel in kernels}
+
+    def later(
+        self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
+    ) -> None:
+        """Restore those of ``regions`` that are on disk; the others wait for `finish`."""
+        kernels = self.made(owner, regions, executors)
+        kept = self.kept_for(executors)
+        if kept is not None:
+            restore(owner, kernels, kept)
+        for kernel in kernels:
+            kernel.waiting = kernel.fused is None
+        self.kernels |= {kernel.region.key: kernel for kernel in kernels}
+
+    def finish(
+        self, kernels: Iterable[RegionKernel], executors: Sequence[Executor], step: Step
+    ) -> list[tuple[RegionKernel, Exception]]:
+        """Compile those of ``kernels`` that wait, each in a ``step``, and return the failures.
+
+        A region that fails runs without its executor from now on.
+        """
+        failed = []
+        waiting = sorted((k for k in kernels if k.waiting), key=lambda k: k.executor)
+        for name, group in groupby(waiting, key=lambda k: k.executor):
+            owner, batch = next(e for e in executors if e.name == name), list(group)
+            try:
+                compiled(owner, batch, self.kept_for(executors), step)
+            except Exception:  # one region is the cause
+                for kernel in batch:
+                    try:
+                        compiled(owner, [kernel], None, step)
+                    except Exception as error:
+                        kernel.leave(str(error) or type(error).__name__)
+                        failed.append((kernel, error.with_traceback(None)))
+        return failed
+
+    def made(
+        self, owner: Executor, regions: Iterable[FusionRegion], executors: Sequence[Executor]
+    ) -> list[RegionKernel]:
+        """Kernels of ``regions``, not compiled yet."""
+        assert owner.fusion is not None
+        without = partial(without_executor, executors=executors, tags=self.tags)
+        rest = owner.name, owner.owner, without, self.warn
+        return [RegionKernel(r, *rest, detached=owner.fusion.detached) for r in regions]
+
+    def kept_for(self, executors: Sequence[Executor]) -> KeptRegions | None:
+        """The regions on disk, if they are for programs with ``executors``."""
+        return self.kept if self.kept is not None and self.kept.serves(executors) else None
 
     def single(self, owner: Executor, kernel: RegionKernel) -> None:
         """Compile one region; if the executor fails, the region runs without it.
@@ -120,21 +179,33 @@ def _owner(item: tuple[Symbol, FusionRegion]) -> str:
     return item[0].namespace
 
 
+Step = Callable[[], contextlib.AbstractContextManager[Any]]
+"""A context around the compilation of each region behind a program."""
+
+
 def compiled(
-    owner: Executor, kernels: Sequence[RegionKernel], kept: KeptRegions | None = None
+    owner: Executor,
+    kernels: Sequence[RegionKernel],
+    kept: KeptRegions | None = None,
+    step: Step | None = None,
 ) -> None:
     """Let ``owner`` compile the regions of ``kernels``, or restore them from ``kept``.
 
-    Compiled regions are then added to ``kept``; of several processes one compiles each.
+    Compiled regions are then added to ``kept``; of several processes one compiles each. With
+    ``step`` they are compiled behind a program, which counts on the declared strides.
     """
     fusion = owner.fusion
     assert fusion is not None
     made: list[tuple[RegionKernel, FusionRegion, Fused | Decline, bool]] = []
-    regions = [replace(k.region, first_run=k.first_run) for k in kernels]
+    regions = [_for_executor(k, chooses=step is None) for k in kernels]
+    around = step or contextlib.nullcontext
     with kept.making(owner, regions) if kept is not None else contextlib.nullcontext():
         with (fusion.together or contextlib.nullcontext)():
             for kernel, region in zip(kernels, regions, strict=True):
-                made.append((kernel, region, *_made(owner, fusion, region, kept)))
+                with around():
+                    made.append((kernel, region, *_made(owner, fusion, region, kept)))
+            with around():  # what is compiled together at the end is a step, too
+                pass
         for kernel, region, fused, known in made:
             if isinstance(fused, Decline):
                 kernel.leave(fused.reason)
@@ -142,6 +213,27 @@ def compiled(
             kernel.use(fused, known)
             if kept is not None and not known:
                 kept.keep(owner, region, fused)
+
+
+def restore(owner: Executor, kernels: Iterable[RegionKernel], kept: KeptRegions) -> None:
+    """Restore those of ``kernels`` that are in ``kept``."""
+    assert owner.fusion is not None
+    found = []
+    with (owner.fusion.together or contextlib.nullcontext)():
+        for kernel in kernels:
+            # As a program compiled it that runs its kernels at once, or behind.
+            both = (_for_executor(kernel, chooses=True), _for_executor(kernel, chooses=False))
+            fused = next(filter(None, (kept.find(owner, region) for region in both)), None)
+            if fused is not None:
+                found.append((kernel, fused))
+    for kernel, fused in found:
+        kernel.use(fused, kept=True)
+
+
+def _for_executor(kernel: RegionKernel, *, chooses: bool) -> FusionRegion:
+    """The region as its executor gets it, which ``chooses`` strides of flexible outputs or not."""
+    region = replace(kernel.region, first_run=kernel.first_run)
+    return region if chooses else replace(region, flexible=frozenset())
 
 
 def _made(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tj_core.compile.behind import Behind
 from tj_core.compile.checked_runs import Checks
 from tj_core.compile.claims import ClaimedProgram
 from tj_core.compile.collection import collecting_less
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
     from tj_core.compile.codegen import Program
     from tj_core.compile.kept_programs import KeptPrograms
+    from tj_core.contract.beside import Beside
     from tj_core.contract.decline import Decline
     from tj_core.contract.executors import Executor, States
     from tj_core.contract.expansion import Expand
@@ -67,7 +71,7 @@ class Pipeline:
     that stage. ``later`` is called for programs that are compiled at their first use: with the
     seconds, and the counts of regions. ``finished`` are the programs that are kept on disk.
     ``notice`` looks at each acquired trace, and may warn of missing plugins. ``progress`` shows on
-    a terminal which pass runs.
+    a terminal which pass runs. With ``beside``, regions are compiled behind the program.
     """
 
     transforms: Sequence[Ranked]
@@ -85,6 +89,7 @@ class Pipeline:
     notice: Callable[[Trace], None] = field(default=lambda trace: None, compare=False)
     progress: Progress = field(default_factory=lambda: Progress(False), compare=False)
     lock: Any = field(default_factory=threading.RLock, compare=False)
+    beside: Beside | None = field(default=None, compare=False)
 
     @collecting_less()
     def compile(
@@ -110,7 +115,8 @@ class Pipeline:
         pipeline: Pipeline = self
         declined: list[tuple[str, Decline]] = []
         while True:
-            run = _Run.of(pipeline, acquired, {Stage.ACQUIRED}, sizes, reason=reason)
+            reached, wait = {Stage.ACQUIRED}, pipeline.waits
+            run = _Run.of(pipeline, acquired, reached, sizes, reason=reason, wait=wait)
             with pipeline.own("acquire"):
                 run.steps.check(acquired)
             run.through(Stage.ACQUIRED)
@@ -131,6 +137,11 @@ class Pipeline:
         executors = [e for e in self.executors if e.fallback or e.name in owners]
         plain = replace(self, transforms=(), executors=executors, check=0, finished=None)
         return plain.keeping_all_calls().compile(trace, boxed=boxed)
+
+    @property
+    def waits(self) -> bool:
+        """True if regions are compiled behind the program."""
+        return self.beside is not None and any(e.fusion is not None for e in self.executors)
 
     @property
     def passes(self) -> int:
@@ -198,12 +209,17 @@ class _Run:
         sizes: ProgramSizes | None,
         chosen: Mapping[str, Choice] = MappingProxyType({}),
         reason: str = "",
+        *,
+        wait: bool = False,
     ) -> _Run:
-        """A run for ``trace``, which is at the stages ``reached`` and has inputs ``chosen``."""
+        """A run for ``trace``, which is at the stages ``reached`` and has inputs ``chosen``.
+
+        With ``wait``, its regions are compiled behind the program.
+        """
         p = pipeline
         steps = Steps([trace], reached, p.expand, p.tags, p.check, p.strict, begin=p.progress.step)
         compiler = p.regions or FusedRegions(p.tags, p.strict)
-        claimed = ClaimedProgram(steps, p.executors, p.tables, compiler, not p.dce, chosen)
+        claimed = ClaimedProgram(steps, p.executors, p.tables, compiler, not p.dce, chosen, wait)
         return cls(p, steps, claimed, Recall(steps), sizes=sizes, reason=reason)
 
     def __post_init__(self) -> None:
@@ -345,11 +361,17 @@ class _Run:
     def finish(self, boxed: bool) -> Compilation:
         """Assemble and wrap the program, and return the compilation."""
         assembly, others = self.assembly, self.late.others
-        program = self.program(assembly.boxed if assembly else boxed)
-        function = program.function
+        boxed = assembly.boxed if assembly else boxed
+        program = self.program(boxed)
         if assembly is not None:
             others |= assembly.others
-            function = assembly.assemble(program, self.late.program)
+        function = self.assembled(program, self.late)
+        behind = self.behind()
+        if behind is not None:
+            plain = self.claimed.generate(boxed, self.pipeline.checks, plain=True)
+            late = partial(self.part, add=weakref.WeakMethod(behind.add))
+            slow = self.assembled(plain, replace(self.late, compile=late))
+            function = behind.between(slow, function)
         for wrapper in reversed([wrapper for said in self.said for wrapper in said.wrappers]):
             function = wrapper.wrap(function, _Recompiler(self))
             if wrapper.epilogue is not None:
@@ -363,7 +385,27 @@ class _Run:
             regions=self.claimed.kernels,
             counts=self.claimed.counts,
             wrapped=tuple(self.wrapped),
+            behind=behind,
         )
+
+    def assembled(self, program: Program, late: LatePrograms) -> Callable[..., Any]:
+        """The function of ``program``, with programs beside it from ``late``."""
+        assembly = self.assembly
+        return program.function if assembly is None else assembly.assemble(program, late.program)
+
+    def behind(self) -> Behind | None:
+        """The compilation behind this program; None where nothing is to be compiled there.
+
+        A program that finds all its kernels runs them at once, and so does its backward then.
+        """
+        kernels = self.claimed.kernels
+        waits = any(k.waiting for k in kernels) or (self.assembly is not None and not kernels)
+        p = self.pipeline
+        if not (p.waits and waits):
+            return None
+        assert p.beside is not None
+        name = self.steps.traces[0].name
+        return Behind(name, self.claimed.compiler, p.executors, kernels, p.beside)
 
     def choices(self, trace: Trace) -> dict[str, Choice]:
         """The inputs of ``trace`` that this program returns with chosen strides."""
@@ -372,14 +414,20 @@ class _Run:
 
     @collecting_less()
     def part(
-        self, name: str, trace: Trace, come: dict[str, Choice]
+        self,
+        name: str,
+        trace: Trace,
+        come: dict[str, Choice],
+        add: Callable[[], Callable[..., None] | None] | None = None,
     ) -> tuple[Track, Mapping[str, Choice]]:
         """Another trace of the same compilation, compiled for inputs that ``come`` with strides.
 
-        The second result is the strides that the program takes as they come.
+        The second result is the strides that the program takes as they come. With ``add``, the
+        program is a plain one, and the method that ``add`` returns gets the kernels of its regions.
         """
         reached = {*self.steps.reached} - {Stage.CLAIMED}
-        run = _Run.of(self.pipeline, trace, reached, self.sizes, come, self.reason)
+        wait = add is not None
+        run = _Run.of(self.pipeline, trace, reached, self.sizes, come, self.reason, wait=wait)
         run.states = self.states
         if self.recall.entry is not None and self.assembly is not None:
             mine = self.assembly.others.get(name) is trace
@@ -389,7 +437,9 @@ class _Run:
             with self.pipeline.own(name):
                 run.steps.check(trace)
             run.through(Stage.SPLIT)
-            program = run.program(boxed=True)
+            program = run.claimed.generate(True, self.pipeline.checks, plain=wait)
+        if add is not None and (take := add()) is not None:
+            take(run.claimed.kernels)
         spent = {f"{name}: {key}": seconds for key, seconds in run.steps.seconds.items()}
         self.steps.seconds.update(spent)
         if self.pipeline.later is not None:

@@ -52,7 +52,7 @@ class RegionKernel:
     failure, with the reason, and with the sizes if it concerns them alone. ``failure`` is the
     reason of a failure, else None. ``confirmed``: a run has agreed with the trace. ``places`` are
     the programs that call ``function`` directly, each with the name of its global. ``detached``:
-    see `Fusion`.
+    see `Fusion`. ``waiting``: it is compiled behind the program, which does not call it yet.
     """
 
     region: FusionRegion
@@ -66,12 +66,14 @@ class RegionKernel:
     detached: bool = True
     confirmed: bool = False
     kept: bool = False
+    waiting: bool = False
     places: list[tuple[ReferenceType[Any], str]] = field(default_factory=list)
 
     def use(self, fused: Fused, kept: bool = False) -> None:
         """Run the region by ``fused``; ``kept``: restored from another process."""
         self.fused, self.kept = fused, kept
         self.function = fused.function if fused.boxed else _boxed(fused.function)
+        self.waiting = False
 
     def fail(self, reason: Exception | str, without: Boxed | None = None) -> None:
         """Run the region without the executor from now on, by ``without`` if given.
@@ -86,8 +88,16 @@ class RegionKernel:
         self.failure = reason
         self.function = without or self.without(self.region)
         self.confirmed = True
+        self.waiting = False
         for program, name in self.places:
             rebind(program, name, self.function)
+
+    @property
+    def stand_in(self) -> RegionKernel:
+        """A kernel of the same region without the executor, for a program that runs meanwhile."""
+        made = RegionKernel(self.region, self.executor, self.owner, self.without, self.warn)
+        made.leave("it is compiled behind the program")
+        return made
 
     def place(self, program: ReferenceType[Any] | None, name: str) -> None:
         """Bind the global ``name`` of ``program`` to the function, and note the place."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tj_core.contract.beside import Beside
 from tj_core.contract.fields import FUNCTION, NAME, OPTIONAL_FUNCTION, check_fields, of
 from tj_core.ir.runtime import RuntimeValues
 
@@ -37,6 +38,8 @@ class Dialect:
     beside the plugin's code that the meaning of symbols depends on: versions of libraries, the
     machine, settings of the process; None if unknown, as for operations that the program itself
     defines. Programs with symbols of a dialect without a fingerprint are not kept.
+
+    ``beside``, if given, has contexts for a thread that compiles beside the program.
     """
 
     namespace: str
@@ -48,6 +51,7 @@ class Dialect:
     known: Callable[[Symbol], Collection[str]] | None = None
     spelled: Callable[[Symbol], str | None] | None = None
     fingerprint: Callable[[Collection[Symbol]], str | None] | None = None
+    beside: Beside | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -61,6 +65,7 @@ class Dialect:
             known=OPTIONAL_FUNCTION,
             spelled=OPTIONAL_FUNCTION,
             fingerprint=OPTIONAL_FUNCTION,
+            beside=of(Beside, optional=True),
         )
 
 

@@ -40,6 +40,10 @@ OnMiss = Literal["compile", "eager"]
 """Answers of a call that no program is there for."""
 
 
+Compile = Literal["call", "background"]
+"""Times at which kernels are compiled: in the call that needs them, or behind it."""
+
+
 Topic = Literal["all", "compile", "graph_breaks", "recompiles"]
 """The topics of log lines."""
 
@@ -67,6 +71,8 @@ class CoreOptions:
       ``torch.compile``; left out, as ``strict`` says.
     - ``on_miss``: what a call does that no program is there for: ``"compile"`` one, or run in
       ``"eager"`` at once, while a thread compiles behind it.
+    - ``compile``: kernels are compiled in the ``"call"`` that needs them first, or in the
+      ``"background"``, while PyTorch's run.
     - ``max_entries``: the number of specialisations of one function that are kept; the one that
       has gone unused for longest makes room.
     - ``recompile_limit``: the number of these for values of one Python object, such as strings;
@@ -93,6 +99,7 @@ class CoreOptions:
     enable: bool = True
     fullgraph: bool | None = None
     on_miss: OnMiss = "compile"
+    compile: Compile = "call"
     max_entries: int = 64
     recompile_limit: int = 8
     frontend: str | None = None

@@ -96,6 +96,7 @@ class JitOptions:
     autocast: Any = None
     fullgraph: bool | None = None
     on_miss: str | None = None
+    compile: str | None = None
 
 
 @dataclass(eq=False)
@@ -123,7 +124,8 @@ class Stats:
     ``invalidated`` those dropped because an object they depend on was freed.
     ``memo_hits`` and ``memo_misses`` count expansions taken from and put into the session's memo.
     Of the distinct regions of each program, ``region_hits`` were compiled in the session before,
-    ``region_kept`` were taken from the cache on disk, and ``region_misses`` were compiled.
+    ``region_kept`` were taken from the cache on disk, and ``region_misses`` were compiled;
+    ``region_waiting`` are run by PyTorch now, while they are compiled behind (``compile``).
     ``program_kept`` counts the programs, backwards among them, that were found finished on disk.
     """
 
@@ -138,6 +140,7 @@ class Stats:
     region_hits: int = 0
     region_kept: int = 0
     region_misses: int = 0
+    region_waiting: int = 0
     program_kept: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     fallbacks: tuple[Fallback, ...] = ()
@@ -253,9 +256,10 @@ class Jitted:
         self.session = session
         self.stats = Stats()
         self._spent = _Spent(self.stats, self.name)
-        self.pipeline = replace(pipeline, later=self._spent.add_late)
-        self.breaks: dict[Fallback, None] = {}
         self.options = options
+        beside = session.beside if self.compiles_behind else None
+        self.pipeline = replace(pipeline, later=self._spent.add_late, beside=beside)
+        self.breaks: dict[Fallback, None] = {}
         self.entries: list[Entry] = []
         self.last: Entry | None = None
         self.reason = ""
@@ -281,6 +285,27 @@ class Jitted:
         """Answer of a call that no program is there for: ``"compile"``, or ``"eager"`` at once."""
         chosen = self.options.on_miss
         return self.session.config.core.on_miss if chosen is None else chosen
+
+    @property
+    def compiles_behind(self) -> bool:
+        """True if kernels are compiled behind calls, which run PyTorch's meanwhile."""
+        chosen = self.options.compile or self.session.config.core.compile
+        return chosen == "background"
+
+    @property
+    def compilations(self) -> Iterator[Compilation]:
+        """The compilations of all entries, with their variants."""
+        found = [e.compilation for e in [*self.entries] if e.compilation is not None]
+        while found:
+            yield (made := found.pop())
+            found += made.variants
+
+    def count(self) -> Stats:
+        """The statistics, with those that are counted when they are asked for."""
+        self.refresh()
+        behind = (c.behind for c in self.compilations)
+        self.stats.region_waiting = sum(b.waiting for b in behind if b is not None)
+        return self.stats
 
     def showing(self) -> contextlib.AbstractContextManager[None]:
         """A block around capture and compilation, which show their progress on a terminal."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from tj_core.compile.pipeline import Pipeline
     from tj_core.compile.transforms import Transform
+    from tj_core.contract.beside import Beside
     from tj_core.contract.executors import Executor
     from tj_core.contract.expansion import Expand
     from tj_core.contract.rules import RuleTable
@@ -29,6 +30,7 @@ class Services(Protocol):
     tables: dict[str, RuleTable[Any]]
     executors: tuple[Executor, ...]
     language: Language
+    beside: Beside
     frontends: tuple[Any, ...]  # of `Frontend`, whose module imports this one
 
     @property

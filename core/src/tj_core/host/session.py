@@ -20,6 +20,7 @@ from tj_core.compile.kept_regions import KeptRegions
 from tj_core.compile.pipeline import Pipeline
 from tj_core.compile.progress import Progress
 from tj_core.compile.transforms import USER, Ranked, Transform
+from tj_core.contract.beside import Beside
 from tj_core.contract.dialects import ContextSpeller, Dialect
 from tj_core.contract.executors import Executor
 from tj_core.contract.rules import RuleTable
@@ -85,6 +86,8 @@ class Session:
         self.tables = self._tables()
         self.executors = tuple(self._owned(p, record) for p, record in self.plugins.executors())
         self.language = self._language()
+        found = (dialect.beside for _, dialect in self.plugins.dialects())
+        self.beside = next((beside for beside in found if beside is not None), Beside())
         self.frontends = _sorted(record for _, record in self.plugins.frontends())
         self.transforms = tuple(
             Ranked(p, record, self.plugins.identity(p)) for p, record in self.plugins.transforms()

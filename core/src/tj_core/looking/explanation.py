@@ -198,6 +198,8 @@ def _region(use: RegionUse) -> tuple[str, ...]:
     operations = kernel.region.body.calls
     seconds = f"{kernel.fused.seconds:.2f}" if kernel.fused is not None else ""
     compiled = "kept on disk" if kernel.kept else "compiled"
+    if kernel.waiting:
+        compiled = "runs one by one: it waits for its kernel"
     state = f"runs one by one: {kernel.failure}" if kernel.failure else compiled
     name = f"{kernel.executor}.{kernel.region.name}"
     return name, use.program, str(use.calls), str(len(operations)), seconds, state

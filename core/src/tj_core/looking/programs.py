@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.compilation import Track
+from tj_core.compile.worker import worker
 from tj_core.errors import TjError
 from tj_core.host.jitted import Entry, Fallback, Guard, Jitted, Stats
 from tj_core.host.session import current_session
 from tj_core.showing import aligned, one_line, table_html, text_html
 
 if TYPE_CHECKING:
+    from tj_core.compile.behind import Behind
     from tj_core.compile.compilation import Compilation
     from tj_core.compile.region_kernels import RegionKernel
     from tj_core.ir.trace import Trace
     from tj_core.passes.claim_record import ClaimRecord
 
-__all__ = ["CompiledProgram", "Programs", "merged_stats", "own_states", "programs_of", "states_of"]
+__all__ = [
+    "CompiledProgram",
+    "Programs",
+    "merged_stats",
+    "own_states",
+    "programs_of",
+    "states_of",
+    "wait_for",
+]
 
 HEADER = ("program", "kind", "function", "calls", "runs after the graph break")
 
@@ -200,10 +211,31 @@ def _programs(
         yield from _programs(f"{name} variant {index}", "variant", state, entry, variant)
 
 
+def wait_for(states: Sequence[Jitted], timeout: float | None = None) -> bool:
+    """Wait for what is compiled behind ``states``; False if ``timeout`` seconds were too few."""
+    until = None if timeout is None else time.monotonic() + timeout
+    queued: list[Behind] = []
+    while True:
+        left = None if until is None else max(0.0, until - time.monotonic())
+        if not worker().wait(left):
+            return False
+        # A program that was compiled behind a call has kernels of its own to compile.
+        behind = [c.behind for s in states for c in s.compilations if c.behind is not None]
+        waiting = [each for each in behind if each.waits]
+        if not waiting or waiting == queued:  # those are given up: the process ends
+            break
+        for each in waiting:
+            each.queue()
+        queued = waiting
+    for each in behind:
+        each.tell()
+    return not waiting
+
+
 def merged_stats(states: Sequence[Jitted]) -> Stats:
     """The counters of ``states``: those of the only one, or new ones with the sums."""
     for state in states:
-        state.refresh()
+        state.count()
     if len(states) == 1:
         return states[0].stats
     total = Stats()

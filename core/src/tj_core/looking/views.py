@@ -17,12 +17,13 @@ from tj_core.looking.programs import (
     merged_stats,
     own_states,
     programs_of,
+    wait_for,
 )
 
 if TYPE_CHECKING:
     from tj_core.compile.compilation import Compilation
 
-__all__ = ["diff", "explain", "guards", "last_trace", "last_traces", "programs", "stats"]
+__all__ = ["diff", "explain", "guards", "last_trace", "last_traces", "programs", "stats", "wait"]
 
 
 def programs(fn: Any) -> Programs:
@@ -110,6 +111,17 @@ def stats(fn: Any) -> Stats:
     For one of `programs`, those of the callable that it belongs to.
     """
     return merged_stats(own_states(fn))
+
+
+def wait(fn: Any, timeout: float | None = None) -> bool:
+    """Wait for what is compiled behind ``fn``; False if ``timeout`` seconds were too few.
+
+    That is programs with ``on_miss="eager"``, and kernels with ``compile="background"``. Failures
+    are warned of here.
+
+    :raises PluginError: in strict mode, if an executor has failed.
+    """
+    return wait_for(own_states(fn), timeout)
 
 
 def guards(fn: Any) -> Guards:

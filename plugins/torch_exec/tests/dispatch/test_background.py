@@ -16,7 +16,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_core.extend import Stage, Transform
-from tj_torch.dispatch.background import wait
+from tj_core.internal import worker
 from torch import nn
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -24,7 +24,7 @@ X = torch.arange(6.0).reshape(2, 3)
 
 def ready() -> None:
     """Wait until what is compiled behind is there."""
-    assert wait(120)
+    assert worker().wait(120)
 
 
 @pytest.fixture(autouse=True)

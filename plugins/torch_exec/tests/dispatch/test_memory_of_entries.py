@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.dispatch.background import wait
+from tj_core.internal import worker
 from torch import nn
 
 
@@ -22,7 +22,7 @@ def serve(g: Any, calls: int, seed: int) -> None:
         for _ in range(calls):
             x = torch.zeros(numbers.randint(1, 60), numbers.randint(1, 40), 4)
             assert g(x).shape == x.shape
-    assert wait(120)
+    assert worker().wait(120)
 
 
 def program(**options: Any) -> Any:

@@ -138,7 +138,10 @@ class Splitting:
         ) -> Callable[..., Any]:
             count = range(len(halves.parts))
             made = [self.variants(halves, facts, i, compile_later) for i in count]
-            return differentiable(halves, forward.function, made, order)
+            run = differentiable(halves, forward.function, made, order)
+            # Whoever compiles behind the program makes its backwards there.
+            run.programs = [v for v in made if v.index not in v.cut.views]  # type: ignore[attr-defined]
+            return run
 
         named = {
             self.segments.name(i): part.backward

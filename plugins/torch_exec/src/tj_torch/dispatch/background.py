@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import os
 import threading
-import weakref
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from tj_core.extend import TjError
+from tj_core.internal import worker
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.read_values import facts_of
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
     from tj_core.extend import Jitted
 
-__all__ = ["Background", "wait"]
+__all__ = ["Background"]
 
 _MOST_CHANGES = 8
 """Compilations in a row that are given up since the program changes what is captured."""
@@ -158,7 +156,7 @@ class Background:
         with self._lock:
             if self.request is None:
                 self.request = request
-                _queue.put(dispatcher)
+                worker().put(dispatcher, _compile)
         return result
 
     def compile(self, dispatcher: _Dispatcher) -> None:
@@ -199,67 +197,6 @@ def _refused(given: Any) -> str | None:
     return None
 
 
-# --------------------------------------------------------------------------- the thread
-
-
-class _Queue:
-    """The line of programs before the thread that compiles.
-
-    The thread ends when nothing waits, so that no process is kept, and no thread is killed while
-    it compiles.
-    """
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.waiting: deque[weakref.ref[_Dispatcher]] = deque()
-        self.thread: threading.Thread | None = None
-
-    def put(self, dispatcher: _Dispatcher) -> None:
-        """Let ``dispatcher`` compile for the call that waits."""
-        with self.changed:
-            self.waiting.append(weakref.ref(dispatcher))
-            if self.thread is None:
-                self.thread = threading.Thread(target=self._work, name="tj-compile")
-                self.thread.start()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is being compiled; False if ``timeout`` seconds were too few."""
-        with self.changed:
-            return self.changed.wait_for(lambda: self.thread is None, timeout)
-
-    def _work(self) -> None:
-        while (reference := self._next()) is not None:
-            live = reference()
-            if live is not None:
-                assert live.background is not None
-                live.background.compile(live)
-            del live
-
-    def _next(self) -> weakref.ref[_Dispatcher] | None:
-        with self.changed:
-            # At exit, Python waits for the thread: what has not begun is not needed any more.
-            if self.waiting and threading.main_thread().is_alive():
-                return self.waiting.popleft()
-            self.waiting.clear()
-            self.thread = None
-            self.changed.notify_all()
-            return None
-
-
-# Dynamo captures one program at a time in a process: one thread for all sessions.
-_queue = _Queue()
-
-
-def _forget() -> None:
-    """Begin anew in a child of the process, which has no thread that compiles."""
-    global _queue
-    _queue = _Queue()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
-
-
-def wait(timeout: float | None = None) -> bool:
-    """Wait until no program is being compiled behind; False if ``timeout`` seconds were too few."""
-    return _queue.wait(timeout)
+def _compile(dispatcher: _Dispatcher) -> None:
+    assert dispatcher.background is not None
+    dispatcher.background.compile(dispatcher)

@@ -26,9 +26,9 @@ from tj_torch.capture.dynamo.skip_rules import pass_over_own
 from tj_torch.guards.dynamo import DynamoGuards, dynamo_guards
 from tj_torch.ops.fakes.handler_state import untouched
 from tj_torch.runtime.beside import is_beside
+from tj_torch.runtime.compile_lock import compile_lock
 from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.thread_state import kept
-from tj_torch.torch_private.ops import without_saved_tensor_hooks
 from tj_torch.torch_private.runtime import function_modes as function_mode_count
 from tj_torch.torch_private.texts import LOGGERS
 
@@ -228,18 +228,6 @@ def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
             yield
         finally:
             set_eval_frame(hook)
-
-
-@contextlib.contextmanager
-def compile_lock() -> Iterator[None]:
-    """Hold Dynamo's compile lock, which is reentrant.
-
-    The user's saved-tensor hooks are off inside, and do not see tensors saved by compiling.
-    """
-    from tj_torch.torch_private.dynamo import convert_frame
-
-    with convert_frame.compile_lock, without_saved_tensor_hooks():
-        yield
 
 
 def capture(

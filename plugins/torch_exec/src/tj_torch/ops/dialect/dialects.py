@@ -15,6 +15,7 @@ from tj_torch.ops.facts.autograd_marks import checks_writes
 from tj_torch.ops.naming.names import Names
 from tj_torch.ops.naming.paths import walk
 from tj_torch.ops.naming.resolve import resolve, root
+from tj_torch.runtime.compile_lock import BESIDE
 from tj_torch.torch_private.runtime import OpOverloadPacket, operator_names
 
 __all__ = ["dialects"]
@@ -32,6 +33,7 @@ PRELUDES: Mapping[str, tuple[str, ...]] = {
 def dialects() -> tuple[Dialect, ...]:
     """Dialects of the fixed namespaces."""
     fast, values, checks = {"aten": entry}, {"torch": VALUES}, {"torch": checks_writes}
+    beside = {"torch": BESIDE}
     return tuple(
         Dialect(
             name,
@@ -43,6 +45,7 @@ def dialects() -> tuple[Dialect, ...]:
             known,
             spelled,
             fingerprint,
+            beside.get(name),
         )
         for name, prelude in PRELUDES.items()
     )

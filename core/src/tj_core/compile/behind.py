@@ -1,0 +1,176 @@
+"""``tj.jit(f, compile="background")``: a program whose kernels are compiled behind its calls.
+
+Such a program exists twice, made of the same traces: *plain*, with the operations of each region
+one by one, and *fused*, with the executors' kernels. Calls run the plain program until the other is
+whole: the kernels of the forward and of the backwards asked for so far, else of the usual one.
+
+A backward belongs to the program whose forward has run. It computes some values of the forward
+again, and compares them with saved ones, as the gradient of a maximum does: a kernel and PyTorch
+round differently, and the comparison would fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tj_core.compile.worker import stop_at_exit, worker
+from tj_core.errors import TjWarning
+
+if TYPE_CHECKING:
+    from tj_core.compile.fusing import FusedRegions
+    from tj_core.compile.region_kernels import RegionKernel
+    from tj_core.compile.worker import Worker
+    from tj_core.contract.beside import Beside
+    from tj_core.contract.executors import Executor
+
+__all__ = ["Behind"]
+
+
+class Behind:
+    """One program whose kernels are compiled behind its calls.
+
+    ``kernels`` are those of its regions. ``run`` is the fused program once it answers calls.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        regions: FusedRegions,
+        executors: Sequence[Executor],
+        kernels: Iterable[RegionKernel],
+        beside: Beside,
+    ) -> None:
+        self.name = name
+        self.regions = regions
+        self.executors = executors
+        self.beside = beside
+        self.kernels: dict[str, RegionKernel] = {}
+        self.run: Callable[..., Any] | None = None
+        self._plain: Callable[..., Any] | None = None
+        self._fused: Callable[..., Any] | None = None
+        self._failed: list[tuple[RegionKernel, Exception]] = []
+        self._error: Exception | None = None
+        self._said = False
+        self._at: Worker | None = None
+        self._lock = threading.Lock()
+        self.add(kernels)
+
+    def between(self, plain: Callable[..., Any], fused: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that runs ``plain`` until ``fused`` is whole.
+
+        An assembled function may have backwards and the like in ``programs``: mappings from the
+        form of a call to its program, made at the first use, with the ``known`` ones and the
+        ``default`` form.
+        """
+        self._plain, self._fused = plain, fused
+
+        def function(*args: Any) -> Any:
+            run = self.run
+            return self._meanwhile(*args) if run is None else run(*args)
+
+        return function
+
+    @property
+    def waits(self) -> bool:
+        """True until calls run the fused program, or something failed."""
+        return self._plain is not None and self._error is None
+
+    @property
+    def waiting(self) -> int:
+        """Number of regions that run without their kernels now."""
+        return len(self.kernels) if self._plain is not None else 0
+
+    def add(self, kernels: Iterable[RegionKernel]) -> None:
+        """Compile for ``kernels`` as well, those of a backward."""
+        with self._lock:
+            self.kernels.update((kernel.region.key, kernel) for kernel in kernels)
+
+    def queue(self) -> None:
+        """Let the thread compile, once in each process: a child begins anew."""
+        with self._lock:
+            if self._at is worker() or not self.waits:
+                return
+            self._at = worker()
+        self._at.put(self, Behind._work)
+
+    def tell(self) -> None:
+        """Warn of what has failed since the last time.
+
+        :raises PluginError: in strict mode, instead of the warning.
+        """
+        with self._lock:
+            failed, self._failed = self._failed, []
+        for kernel, error in failed:
+            self.regions.warn(kernel, error, {})
+        if self._error is None or self._said:
+            return
+        self._said = True
+        if self.regions.strict:
+            raise self._error
+        text = f"{type(self._error).__name__}: {self._error}"
+        what = f"{self.name} keeps to PyTorch's kernels, as a compilation behind it failed"
+        warnings.warn(TjWarning(f"tj: {what}: {text}"), stacklevel=3)
+
+    # ----------------------------------------------------------------------------- calls
+
+    def _meanwhile(self, *args: Any) -> Any:
+        self.tell()
+        plain = self._plain
+        if plain is None:  # the fused program is whole
+            self.run = self._fused
+            assert self.run is not None
+            return self.run(*args)
+        try:
+            with self.beside.answering():
+                return plain(*args)
+        finally:
+            # After the first call, which is not to run beside the compilation.
+            if self._at is not worker():
+                self.queue()
+
+    # ----------------------------------------------------------------------------- the thread
+
+    def _work(self) -> None:
+        try:
+            while self._compile():
+                pass
+        except Exception as error:
+            # The traceback holds the frames, and these the program.
+            self._error = error.with_traceback(None)
+            return
+        if not self._failed:
+            self.run = self._fused
+        self._plain = None
+
+    def _compile(self) -> bool:
+        """Compile what waits now; True if something may wait still."""
+        plain, fused = _programs(self._plain), _programs(self._fused)
+        for each in plain:
+            if not each.known:
+                with self._step():
+                    each[each.default]
+        forms = [[*each.known] for each in plain]
+        with self._lock:
+            kernels = [kernel for kernel in self.kernels.values() if kernel.waiting]
+        failed = self.regions.finish(kernels, self.executors, self._step)
+        with self._lock:
+            self._failed += failed
+        for each, known in zip(fused, forms, strict=True):
+            for form in known:
+                with self._step():
+                    each[form]
+        return forms != [[*each.known] for each in plain]
+
+    @contextlib.contextmanager
+    def _step(self) -> Any:
+        stop_at_exit()
+        with self.beside.step():
+            yield
+
+
+def _programs(assembled: Any) -> tuple[Any, ...]:
+    return tuple(getattr(assembled, "programs", ()))

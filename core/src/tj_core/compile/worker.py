@@ -1,0 +1,91 @@
+"""The thread of the process that compiles behind calls, and the work that waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Stopped", "stop_at_exit", "worker"]
+
+_Work = tuple["weakref.ref[Any]", Callable[[Any], None]]
+
+
+class Stopped(BaseException):
+    """The process ends: what is being compiled behind is given up."""
+
+
+class Worker:
+    """The line of work before the thread.
+
+    The thread ends when nothing waits, so that no process is kept, and no thread is killed while
+    it compiles.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.waiting: deque[_Work] = deque()
+        self.thread: threading.Thread | None = None
+
+    def put(self, owner: Any, work: Callable[[Any], None]) -> None:
+        """Let the thread call ``work(owner)``, if ``owner`` is there still."""
+        with self.changed:
+            self.waiting.append((weakref.ref(owner), work))
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._work, name="tj-compile")
+                self.thread.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is left to do; False if ``timeout`` seconds were too few."""
+        with self.changed:
+            return self.changed.wait_for(lambda: self.thread is None, timeout)
+
+    def _work(self) -> None:
+        while (found := self._next()) is not None:
+            reference, work = found
+            live = reference()
+            if live is not None:
+                with contextlib.suppress(Stopped):  # `_next` ends the thread
+                    work(live)
+            del live
+
+    def _next(self) -> _Work | None:
+        with self.changed:
+            # At exit, Python waits for the thread: what has not begun is not needed any more.
+            if self.waiting and threading.main_thread().is_alive():
+                return self.waiting.popleft()
+            self.waiting.clear()
+            self.thread = None
+            self.changed.notify_all()
+            return None
+
+
+def stop_at_exit() -> None:
+    """Check that the process goes on, before a long step.
+
+    :raises Stopped: if its main thread has ended.
+    """
+    if not threading.main_thread().is_alive():
+        raise Stopped
+
+
+_worker = Worker()
+
+
+def worker() -> Worker:
+    """The worker of this process."""
+    return _worker
+
+
+def _forget() -> None:
+    """Begin anew in a child of the process, which has no thread that compiles."""
+    global _worker
+    _worker = Worker()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
