@@ -40,7 +40,7 @@ from tj_core.ir.tags import NEW_VALUE_OF
 from tj_core.looking.comparison import DIFFERENCES, Figures
 from tj_core.looking.notebook import callable_html
 from tj_core.looking.pages import PAGES, Page
-from tj_core.looking.programs import CompiledProgram
+from tj_core.looking.programs import CompiledProgram, wait_for
 from tj_core.passes.cse import cse
 from tj_core.text.metadata import parse_meta
 from tj_core.text.printer import printed_lines, value_text
@@ -102,6 +102,7 @@ __all__ = [
     "state_keepers",
     "summed_effects",
     "value_text",
+    "wait_for",
     "warn_of",
     "with_programs",
     "with_state",

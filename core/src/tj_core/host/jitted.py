@@ -312,14 +312,21 @@ class Jitted:
         return self.pipeline.progress.showing(self.name, self.pipeline.passes)
 
     def compile(
-        self, acquired: Trace, *, boxed: bool = False, sizes: ProgramSizes | None = None
+        self,
+        acquired: Trace,
+        *,
+        boxed: bool = False,
+        sizes: ProgramSizes | None = None,
+        complete: bool = False,
     ) -> Compilation:
         """Run the session's pipeline on ``acquired`` and count its seconds.
 
-        ``sizes`` are the symbolic sizes of the program.
+        ``sizes`` are the symbolic sizes of the program. If ``complete``, no kernel is left to be
+        compiled behind calls.
         """
         reason = self.reason
-        compilation = self.pipeline.compile(acquired, boxed=boxed, sizes=sizes, reason=reason)
+        pipeline = replace(self.pipeline, beside=None) if complete else self.pipeline
+        compilation = pipeline.compile(acquired, boxed=boxed, sizes=sizes, reason=reason)
         self.stats.add(compilation.seconds, compilation.counts)
         return compilation
 

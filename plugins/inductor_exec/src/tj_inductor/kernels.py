@@ -56,7 +56,6 @@ class Collected:
 
     together: bool = True
     change: Callable[[str], str] = str
-    thread: int = field(default_factory=threading.get_ident)
     kernels: list[Waiting] = field(default_factory=list)
     scopes: list[dict[str, Any]] = field(default_factory=list)
 
@@ -105,11 +104,14 @@ def _template() -> str:
     return found
 
 
-# Inductor's loader of kernels, which is replaced inside, is one for the process.
-_lock = threading.RLock()
+class _Here(threading.local):
+    """The kernels that a thread collects, if any."""
+
+    collected: Collected | None = None
+
 
 # Set in a block of one thread alone (`collecting`).
-_collects = threading.local()
+_here = _Here()
 
 
 @contextlib.contextmanager
@@ -119,46 +121,70 @@ def collecting(*, together: bool = True, change: Callable[[str], str] = str) -> 
     They are compiled in one file, or each in its own without ``together``. A nested block leaves
     that to the outer one.
     """
-    if getattr(_collects, "now", False):
+    if _here.collected is not None:
         yield
         return
-    _collects.now = True
+    collected = _here.collected = Collected(together, change)
     try:
-        with _collecting(Collected(together, change)):
+        with _replaced.held():
             yield
+        collected.compile()
     finally:
-        _collects.now = False
+        _here.collected = None
 
 
-@contextlib.contextmanager
-def _collecting(collected: Collected) -> Iterator[None]:
-    from tj_inductor.adapter.names import AsyncCompile
+class _Replaced:
+    """The methods of `REPLACED`, on the class and so for all threads, while any thread collects.
 
-    # The methods are replaced on the class, for all threads.
-    with _lock:
-        kernel, wait = (getattr(AsyncCompile, name) for name in REPLACED)
+    A thread that does not compiles a graph of its own, as for torch.compile, and calls its kernels
+    at once. No lock is held meanwhile: two threads that collect may wait for each other otherwise.
+    """
 
-        def later(self: Any, argument_types: Sequence[str], source: str) -> Any:
-            # Another thread compiles a graph of its own, as for torch.compile, and calls its
-            # kernels at once.
-            if threading.get_ident() != collected.thread:
-                return kernel(self, argument_types, source)
-            collected.kernels.append(Waiting(argument_types, collected.change(source)))
-            return collected.kernels[-1]
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self.originals: tuple[Callable[..., Any], ...] = ()
 
-        def waited(self: Any, scope: dict[str, Any]) -> Any:
-            # `scope` is the module of generated code; `AsyncCompile.wait` would put results of
-            # futures in it.
-            if any(isinstance(value, Waiting) for value in scope.values()):
-                collected.scopes.append(scope)
-            return wait(self, scope)
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        from tj_inductor.adapter.names import AsyncCompile
 
-        _replace(AsyncCompile, later, waited)
+        with self.lock:
+            self.count += 1
+            if self.count == 1:
+                self.originals = tuple(getattr(AsyncCompile, name) for name in REPLACED)
+                _replace(AsyncCompile, *_replacements(*self.originals))
         try:
             yield
         finally:
-            _replace(AsyncCompile, kernel, wait)
-        collected.compile()
+            with self.lock:
+                self.count -= 1
+                if not self.count:
+                    _replace(AsyncCompile, *self.originals)
+
+
+_replaced = _Replaced()
+
+
+def _replacements(
+    kernel: Callable[..., Any], wait: Callable[..., Any]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def later(self: Any, argument_types: Sequence[str], source: str) -> Any:
+        collected = _here.collected
+        if collected is None:
+            return kernel(self, argument_types, source)
+        collected.kernels.append(Waiting(argument_types, collected.change(source)))
+        return collected.kernels[-1]
+
+    def waited(self: Any, scope: dict[str, Any]) -> Any:
+        # `scope` is the module of generated code; `AsyncCompile.wait` would put results of
+        # futures in it.
+        collected = _here.collected
+        if collected is not None and any(isinstance(v, Waiting) for v in scope.values()):
+            collected.scopes.append(scope)
+        return wait(self, scope)
+
+    return later, waited
 
 
 def _replace(owner: Any, *functions: Any) -> None:

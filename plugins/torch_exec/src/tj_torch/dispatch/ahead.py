@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from tj_core.extend import CaptureError, PassError, TjError
+from tj_core.internal import wait_for
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.sources import stack_source
@@ -53,6 +54,7 @@ def prepare(dispatcher: Dispatcher[R], call: Call[R]) -> None:
     if dispatcher.elsewhere is None and dispatcher.programs.outside(dispatcher) is None:
         try:
             dispatcher.compile(call)
+            wait_for([dispatcher.jitted])
         except dispatcher.failures as error:
             failure = _reason(name, error)
         else:

@@ -161,10 +161,13 @@ class GraphCompiler:
             stats.memo_hits += memo.hits - hits
             stats.memo_misses += memo.misses - misses
 
-    def finish(self, acquired: Acquired) -> Compilation:
-        """Run the pipeline on the acquired trace; count the seconds of acquisition, too."""
+    def finish(self, acquired: Acquired, *, complete: bool = False) -> Compilation:
+        """Run the pipeline on the acquired trace; count the seconds of acquisition, too.
+
+        If ``complete``, no kernel is left to be compiled behind calls.
+        """
         self.jitted.stats.add_seconds(acquired.seconds)
-        return self.jitted.compile(acquired.trace, sizes=self.dialects.sizes)
+        return self.jitted.compile(acquired.trace, sizes=self.dialects.sizes, complete=complete)
 
     def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         """A ``torch.compile`` backend: each graph becomes an entry of its own.

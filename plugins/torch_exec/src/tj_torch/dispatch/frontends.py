@@ -52,7 +52,7 @@ def _fx(program: Any, jitted: Jitted) -> Any:
     _compiles_in_calls(jitted, "fx", "tj.jit(program.module()) takes a program that is exported")
     jitted.fn = module = graph_module(program)
     # Copies are graphs as well; without `frontend=` the default frontend would take them.
-    same = ("executors", "transforms", "autocast", "dynamic", "fullgraph")
+    same = ("executors", "transforms", "autocast", "dynamic", "fullgraph", "compile")
     kept = {k: jitted.arguments[k] for k in same}
     jitted.again = lambda other: jit(other, frontend="fx", session=jitted.session, **kept)
     jitted.arguments = {**jitted.arguments, "frontend": "fx"}

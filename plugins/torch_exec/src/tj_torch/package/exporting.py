@@ -236,7 +236,7 @@ def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic, training: bool) ->
         with compiler.dialects.within(found.graph):
             names = [argument.name for argument in given.arguments[: len(given.args)]]
             acquired = compiler.acquired(found.graph, found.examples, found.sources, names)
-            compilation = compiler.finish(acquired)
+            compilation = compiler.finish(acquired, complete=True)
             ranges = _ranges(compiler, acquired.trace)
             known = compiler.dialects.sizes
             sizes = {name: known.hint(name) for name in symbols_in(acquired.trace.inputs)}
