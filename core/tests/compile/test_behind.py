@@ -11,14 +11,21 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
+from tj_core.compile.kept_regions import KeptRegions
 from tj_core.compile.worker import worker
+from tj_core.contract.executors import Executor
+from tj_core.contract.fusion import Fusion
+from tj_core.contract.rules import RuleTable
+from tj_core.disk import Entries
 from tj_core.errors import ConfigError, PluginError, TjWarning
+from tj_core.host.hookspecs import hookimpl
 from tj_core.host.session import Session
-from tj_core.testing.fusing import LoopPlugin
+from tj_core.testing.fusing import LoopPlugin, one_by_one
 from tj_core.testing.numeric import NumericPlugin
 
 if TYPE_CHECKING:
@@ -284,3 +291,45 @@ def test_a_process_ends_when_the_region_at_hand_is_compiled(tmp_path: Any) -> No
         [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "begins\nends\n", "")
+
+
+class KeptPlugin:
+    """Loops that are kept on disk; ``compiled`` counts those that were not found there."""
+
+    tj_name = "kept"
+
+    def __init__(self) -> None:
+        self.loops, self.compiled = LoopPlugin(), 0
+
+    @hookimpl
+    def tj_executors(self) -> tuple[Executor, ...]:
+        fusion = Fusion(
+            self.loops.can_fuse,
+            self.fuse,
+            restore=lambda region, text: one_by_one(region),
+            fingerprint=lambda: "loops",
+        )
+        return (Executor("kept", RuleTable("claim"), fusion=fusion),)
+
+    def fuse(self, region: FusionRegion) -> Fused:
+        self.compiled += 1
+        return replace(self.loops.fuse(region), kept="loops")
+
+
+def test_what_was_compiled_behind_is_on_disk_for_later_sessions(tmp_path: Any) -> None:
+    def later() -> tuple[Any, KeptPlugin]:
+        plugin = KeptPlugin()
+        here = session(plugin)
+        entries = Entries(tmp_path / "regions")
+        here.regions.kept = KeptRegions(entries, here.executors, lambda: "session")
+        return tj.jit(chain, session=here, compile="background"), plugin
+
+    g, plugin = later()
+    assert g(X, Y) == expected(X, Y)
+    assert tj.wait(g, 60)
+    assert g(X, Y) == expected(X, Y)
+    assert plugin.compiled == 1
+    g, plugin = later()
+    assert g(X, Y) == expected(X, Y)
+    stats = tj.stats(g)
+    assert (stats.region_kept, stats.region_waiting, plugin.compiled) == (1, 0, 0)

@@ -14,20 +14,36 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tj_core.compile.worker import stop_at_exit, worker
 from tj_core.errors import TjWarning
 
 if TYPE_CHECKING:
-    from tj_core.compile.fusing import FusedRegions
     from tj_core.compile.region_kernels import RegionKernel
     from tj_core.compile.worker import Worker
     from tj_core.contract.beside import Beside
     from tj_core.contract.executors import Executor
 
 __all__ = ["Behind"]
+
+
+class _Regions(Protocol):
+    """The compiled regions of a session; see `tj_core.compile.fusing.FusedRegions`."""
+
+    strict: bool
+
+    def finish(
+        self,
+        kernels: Iterable[RegionKernel],
+        executors: Sequence[Executor],
+        step: Callable[[], Any],
+    ) -> list[tuple[RegionKernel, Exception]]: ...
+
+    def warn(
+        self, kernel: RegionKernel, reason: Exception | str, sizes: Mapping[str, int]
+    ) -> None: ...
 
 
 class Behind:
@@ -39,7 +55,7 @@ class Behind:
     def __init__(
         self,
         name: str,
-        regions: FusedRegions,
+        regions: _Regions,
         executors: Sequence[Executor],
         kernels: Iterable[RegionKernel],
         beside: Beside,
