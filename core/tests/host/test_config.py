@@ -174,7 +174,8 @@ def test_other_types_in_the_environment() -> None:
 
 
 def test_every_core_key_can_come_from_the_environment() -> None:
-    texts = {**dict.fromkeys(CORE_KEYS, "1"), "logs": "compile", "on_miss": "eager"}
+    named = {"logs": "compile", "on_miss": "eager", "compile": "background"}
+    texts = {**dict.fromkeys(CORE_KEYS, "1"), **named}
     config = from_env(**{f"TJ_{key.upper()}": text for key, text in texts.items()})
     assert {v.origin for _, v in config.items()} == {f"env TJ_{k.upper()}" for k in CORE_KEYS}
 
