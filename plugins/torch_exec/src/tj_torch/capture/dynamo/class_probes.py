@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tj_torch.capture.eager_probe import equal_to_eager
 
-__all__ = ["lists_and_sets", "made_classes", "members"]
+__all__ = ["attributes", "lists_and_sets", "made_classes", "members"]
 
 members = equal_to_eager(
     """
@@ -18,6 +18,21 @@ def f(x): return x * a.scale()
 def change(): A.scale = lambda self: 3
 """,
     "f(x)", "change()", "f(x)",
+)  # fmt: skip
+
+attributes = equal_to_eager(
+    """
+x = torch.ones(2)
+class Base:
+    count = 0
+class A(Base):
+    def more(self):
+        Base.count += 1
+        return x * self.count
+a = A()
+def f(): return a.more() + A.count
+""",
+    "f()", "f()", "Base.count",
 )  # fmt: skip
 
 lists_and_sets = equal_to_eager(

@@ -126,13 +126,15 @@ def _constructors(stack: ExitStack, own: Any, users: Any) -> None:
 
 
 def _of_member(original: Callable[..., Any]) -> Callable[..., Any]:
-    from tj_torch.torch_private.dynamo import TupleVariable
+    from tj_torch.torch_private.dynamo import ConstantVariable, TupleVariable
 
     def attribute(self: Any, tx: Any, name: str) -> Any:
         if name in _SET_BY_PYTHON:
             stop(f"{name} of an exception")
         if name == "args":
             return TupleVariable(list(self.args))  # some versions of Dynamo have a list
+        if name == "value" and issubclass(self.python_type(), StopIteration):
+            return self.args[0] if self.args else ConstantVariable.create(None)
         return original(self, tx, name)
 
     return attribute

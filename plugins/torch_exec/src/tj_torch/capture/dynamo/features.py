@@ -33,6 +33,7 @@ from tj_torch.capture.dynamo import globals as own_globals
 from tj_torch.capture.dynamo.asserts import keep_assertions
 from tj_torch.capture.dynamo.attribute_writes import leave_unassignable
 from tj_torch.capture.dynamo.autograd_functions import exactly
+from tj_torch.capture.dynamo.class_attributes import leave_set_attributes
 from tj_torch.capture.dynamo.foundations import FOUNDATIONS, NAMES
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.observations import Observations
@@ -115,6 +116,13 @@ FEATURES: tuple[Correction, ...] = (
         _members,
         None,
         class_probes.members,
+    ),
+    Correction.of(
+        "attributes of classes",
+        "what a program sets on a class is what objects and derived classes have",
+        _unnoticed(leave_set_attributes),
+        Needs(frozenset({"STORE_ATTR"}), _names("setattr")),
+        class_probes.attributes,
     ),
     Correction.of(
         "lists and sets",

@@ -38,6 +38,8 @@ def _guard_comparisons(stack: ExitStack) -> None:
     def comparing(original: Callable[..., Any]) -> Callable[..., Any]:
         def instruction(self: Any, inst: Any) -> None:
             left, right = self.stack[-2:]
+            for operand in (left, right):
+                _leave_unknown(operand)
             original(self, inst)
             if not (_is_one_of_a_kind(left) or _is_one_of_a_kind(right)):
                 # The argument of IS_OP is 1 for `is not`.
@@ -59,6 +61,14 @@ def _is_one_of_a_kind(variable: Any) -> bool:
 _VALUES = (int, float, complex, str, bytes)
 _BY_VALUE = (*_VALUES, tuple, frozenset)
 """Types that Dynamo tracks by value, not by identity."""
+
+
+def _leave_unknown(operand: Any) -> None:
+    """Break the graph at an attribute that Dynamo has not read: it takes it for no object."""
+    from tj_torch.torch_private.dynamo import GetAttrVariable
+
+    if isinstance(operand, GetAttrVariable) and _type(operand) is None:
+        stop(f"an attribute, {operand.name}, is compared by identity")
 
 
 def _compared(left: Any, right: Any, answer: Any, sense: bool = True) -> None:

@@ -1,7 +1,7 @@
 """Break the graph where iterators leave a program, or generators are dropped before their end.
 
 Dynamo exhausts a generator that is returned, and returns an iterator over its items. It does not
-close a generator that is dropped before its end.
+close a generator that is dropped before its end, and ``yield from`` has no result.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dis
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo.patches import stop
+from tj_torch.capture.dynamo.patches import replace_instruction, stop
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -22,8 +22,13 @@ __all__ = ["correct"]
 
 
 def correct(stack: ExitStack) -> None:
-    """Break the graph at returned iterators and at dropped generators with clean-up code."""
+    """Break the graph at returned iterators and at dropped generators with clean-up code.
+
+    Give ``yield from`` the value that a generator returns.
+    """
     _leave_generators(stack)
+    if "SEND" in dis.opmap:  # in Python 3.10 another instruction, which Dynamo has right
+        replace_instruction(stack, "SEND", _keep_result)
     _leave_iterators_of_lists(stack)
 
 
@@ -60,6 +65,27 @@ def _leave_generators(stack: ExitStack) -> None:
     replace(stack, LocalGeneratorObjectVariable, "reconstruct", leaving)
     replace(stack, LocalGeneratorObjectVariable, "__init__", made)
     replace(stack, OutputGraph, "compile_subgraph", ending)
+
+
+def _keep_result(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Put what an exhausted iterator returned on the stack, where Dynamo puts None."""
+    from tj_torch.torch_private.dynamo import LocalGeneratorObjectVariable, user_defined
+
+    def instruction(self: Any, inst: Any) -> None:
+        following = self.instruction_pointer
+        receiver = self.stack[-2]
+        tracer = getattr(receiver, "inline_tracer", None)
+        ended = getattr(tracer, "generator_exhausted", False)
+        original(self, inst)
+        # SEND jumps at the end of the iterator. One that had ended before returns None.
+        if self.instruction_pointer == following or ended:
+            return
+        if isinstance(receiver, LocalGeneratorObjectVariable):
+            self.stack[-1] = tracer.symbolic_result
+        elif isinstance(receiver, user_defined.UserDefinedObjectVariable):
+            stop(f"the result of `yield from` a {receiver.python_type_name()}")
+
+    return instruction
 
 
 def _cleans_up(code: CodeType) -> bool:

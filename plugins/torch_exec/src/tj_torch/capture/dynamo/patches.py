@@ -56,17 +56,20 @@ def replace_instruction(
 ) -> None:
     """Replace Dynamo's handler of the bytecode instruction ``name``, until ``stack`` is left.
 
-    Each class of its interpreters has a table of handlers.
+    Each class of its interpreters has a table of handlers. Those of generators alone are in a
+    derived class.
 
     :raises MissingNameError: if this PyTorch has no such instruction.
     """
     from tj_torch.torch_private.dynamo import InstructionTranslatorBase
 
-    original = vars(InstructionTranslatorBase).get(name)
-    replace(stack, InstructionTranslatorBase, name, make)
-    made = vars(InstructionTranslatorBase)[name]
+    having = (cls for cls in with_subclasses(InstructionTranslatorBase) if name in vars(cls))
+    owner = next(having, InstructionTranslatorBase)
+    original = vars(owner).get(name)
+    replace(stack, owner, name, make)
+    made = vars(owner)[name]
     place = dis.opmap.get(name)
-    for interpreter in with_subclasses(InstructionTranslatorBase) if place is not None else ():
+    for interpreter in with_subclasses(owner) if place is not None else ():
         table = interpreter.dispatch_table
         # A subclass may have a handler of its own for the instruction.
         if table[place] is original:
