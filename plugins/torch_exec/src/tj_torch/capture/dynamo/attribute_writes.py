@@ -69,6 +69,8 @@ def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> b
     if _name(attribute) == "args":
         return issubclass(variable.python_type(), BaseException)
     if isinstance(variable, user_defined.UserDefinedClassVariable):
+        if hasattr(getattr(type(variable.value), str(_name(attribute)), None), "__set__"):
+            return True  # a property of the metaclass
         return getattr(type(variable.value), method) is not getattr(type, method)
     if not isinstance(variable, user_defined.UserDefinedObjectVariable):
         # The fields of a named tuple are properties without a setter.

@@ -19,7 +19,7 @@ __all__ = ["leave_set_attributes"]
 
 
 def leave_set_attributes(stack: ExitStack) -> None:
-    """Give derived classes what a program set on a class; break the graph where an object has it."""
+    """Give derived classes what a program set on a class; break the graph for objects of it."""
     from tj_torch.torch_private.dynamo import SuperVariable, user_defined
 
     for owner, name in releases.member_lookups()[0]:

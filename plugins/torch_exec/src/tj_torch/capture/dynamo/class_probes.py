@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tj_torch.capture.eager_probe import equal_to_eager
 
-__all__ = ["attributes", "lists_and_sets", "made_classes", "members"]
+__all__ = ["attributes", "checks", "lists_and_sets", "made_classes", "members", "metaclasses"]
 
 members = equal_to_eager(
     """
@@ -33,6 +33,36 @@ a = A()
 def f(): return a.more() + A.count
 """,
     "f()", "f()", "Base.count",
+)  # fmt: skip
+
+metaclasses = equal_to_eager(
+    """
+x = torch.ones(2)
+class Single(type):
+    made = []
+    def __call__(cls, *args):
+        if not Single.made: Single.made.append(super().__call__(*args))
+        return Single.made[0]
+class A(metaclass=Single):
+    def __init__(self, v): self.v = v
+def f(x, v):
+    a = A(v)
+    return x * a.v, a is A(9)
+""",
+    "f(x, 2)", "f(x, 3)", "len(Single.made)",
+)  # fmt: skip
+
+checks = equal_to_eager(
+    """
+x = torch.ones(2)
+class Long(type):
+    least = 1
+    def __instancecheck__(cls, other): return len(other) > cls.least
+class A(metaclass=Long):
+    pass
+def f(x): return x + isinstance(x, A)
+""",
+    "f(x)", "f(torch.ones(1))", "setattr(Long, 'least', 2)", "f(x)",
 )  # fmt: skip
 
 lists_and_sets = equal_to_eager(

@@ -21,6 +21,7 @@ from tj_torch.capture.dynamo import (
     iterators,
     keywords,
     lists_and_sets,
+    metaclasses,
     optimizer_steps,
     probes,
     releases,
@@ -123,6 +124,20 @@ FEATURES: tuple[Correction, ...] = (
         _unnoticed(leave_set_attributes),
         Needs(frozenset({"STORE_ATTR"}), _names("setattr")),
         class_probes.attributes,
+    ),
+    Correction.of(
+        "calls of metaclasses",
+        "a class that its metaclass makes once is made once",
+        _unnoticed(metaclasses.leave_metaclass_calls),
+        None,
+        class_probes.metaclasses,
+    ),
+    Correction.of(
+        "checks of metaclasses",
+        "isinstance asks a metaclass, in each call",
+        _unnoticed(metaclasses.leave_metaclass_checks),
+        Needs(names=_names("isinstance issubclass")),
+        class_probes.checks,
     ),
     Correction.of(
         "lists and sets",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
@@ -83,6 +84,10 @@ def _compared(left: Any, right: Any, answer: Any, sense: bool = True) -> None:
     # Types are guarded, and objects of two types are never one.
     if kind is not _type(right) or kind is None:
         return
+    if kind is MethodType:
+        # Bound methods are made anew where they are read, and equal by object and function; Dynamo
+        # compares functions.
+        stop("whether one bound method is another")
     if issubclass(kind, _BY_VALUE):
         _leave_equal(left, right, kind)
     elif answer is not None and answer.is_python_constant() and left.source and right.source:

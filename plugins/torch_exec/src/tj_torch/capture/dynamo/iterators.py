@@ -74,7 +74,7 @@ def _keep_result(original: Callable[..., Any]) -> Callable[..., Any]:
     def instruction(self: Any, inst: Any) -> None:
         following = self.instruction_pointer
         receiver = self.stack[-2]
-        tracer = getattr(receiver, "inline_tracer", None)
+        tracer: Any = getattr(receiver, "inline_tracer", None)
         ended = getattr(tracer, "generator_exhausted", False)
         original(self, inst)
         # SEND jumps at the end of the iterator. One that had ended before returns None.
