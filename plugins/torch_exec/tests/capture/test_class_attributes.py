@@ -1,4 +1,4 @@
-"""What a program sets on a class is what objects, derived classes and ``super()`` have."""
+"""Attributes that a program sets on a class, read through objects and derived classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metaclasses define: objects that are made once, checks, properties of classes."""
+"""Programs with metaclasses: objects made once, checks, properties of classes."""
 
 from __future__ import annotations
 

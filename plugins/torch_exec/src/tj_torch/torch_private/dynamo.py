@@ -179,7 +179,11 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ExceptionVariable": ("replace the texts of exceptions", "exceptions"),
         "GetAttrVariable": ("know a method that is called by hand", "contexts entered by hand"),
         "RandomVariable": ("know a random.Random", "random numbers of Python"),
-        "SuperVariable": ("see what super() finds", "members of classes"),
+        "SuperVariable": (
+            "see what super() finds",
+            "members of classes",
+            "attributes of classes",
+        ),
     },
     "torch._dynamo.variables.optimizer": {
         "OptimizerVariable": ("have steps computed as they are", "steps of optimizers"),
