@@ -41,6 +41,6 @@ def test_bound_methods_compare_as_in_python(number: int) -> None:
 def test_one_read_is_one_method() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         press = ONE.press
-        return x + 1 if press is press else x  # noqa: PLR0124
+        return x + 1 if press is press else x
 
     assert tj.jit(f, strict=True)(torch.ones(1)).tolist() == [2.0]

@@ -119,6 +119,40 @@ def test_what_only_the_class_has_is_captured() -> None:
     assert _run(tj.jit(f, strict=True)) == _run(f)
 
 
+def _replaced() -> tuple[Callable[[torch.Tensor], Any], Callable[[int], None]]:
+    """Program that makes objects of a class in its closure, and how to replace the class."""
+
+    class Local:
+        def scaled(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    kinds: dict[str, Any] = {"local": Local}
+
+    def f(x: torch.Tensor) -> Any:
+        return Local().scaled(x), kinds["local"]().scaled(x)
+
+    def change(factor: int) -> None:
+        nonlocal Local
+
+        class Other:
+            def scaled(self, x: torch.Tensor) -> torch.Tensor:
+                return x * factor
+
+        Local, kinds["local"] = Other, Other  # type: ignore[assignment,misc]
+
+    return f, change
+
+
+def test_a_class_in_a_closure_that_is_replaced_is_the_new_one() -> None:
+    f, change = _replaced()
+    jitted, found = tj.jit(f, strict=True), []
+    for factor in (3, 5):
+        found.append(_plain(jitted(torch.ones(1))))
+        change(factor)
+    found.append(_plain(jitted(torch.ones(1))))
+    assert found == [[[2.0], [2.0]], [[3.0], [3.0]], [[5.0], [5.0]]]
+
+
 def _run(f: Callable[[torch.Tensor], Any]) -> list[Any]:
     """Results of three calls as lists of numbers; classes are as before after them."""
     with pytest.MonkeyPatch.context() as patch:

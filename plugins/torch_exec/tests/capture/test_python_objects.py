@@ -85,3 +85,23 @@ def test_an_integer_times_a_float_that_is_zero(dynamic: bool | None) -> None:
         warnings.simplefilter("ignore", tj.TjWarning)
         for n in (5, 7, -7, 0, -1):
             assert str(jitted(n)) == str(f(n))
+
+
+class Measured(list[int]):
+    """A list that says another length than it has."""
+
+    def __len__(self) -> int:
+        return 100
+
+
+def test_a_list_with_a_length_of_its_own_keeps_what_is_added() -> None:
+    kept = Measured([1])
+
+    def f(x: torch.Tensor) -> Any:
+        kept.append(3)
+        return x + len(kept), list(kept)
+
+    with pytest.warns(tj.TjWarning, match="a length of its own"):
+        jitted = tj.jit(f)
+        found = [jitted(X)[1] for _ in range(3)]
+    assert found == [[1, 3], [1, 3, 3], [1, 3, 3, 3]]

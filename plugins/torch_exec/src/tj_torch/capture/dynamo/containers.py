@@ -86,9 +86,10 @@ _COPYING = (
 
 
 def leave_subclasses(stack: ExitStack) -> None:
-    """Break the graph at objects of subclasses of ``set`` and ``deque``.
+    """Break the graph at objects of subclasses of ``set`` and ``deque``, and of some of ``list``.
 
-    Dynamo loses additions to and removals from such a set. From 2.14 on, it reads items of such
+    Dynamo loses additions to and removals from such a set, and guards the length that a list says
+    it has. From 2.14 on, it reads items of such
     a deque by a name that guards do not have; up to 2.13 it breaks the graph itself.
     """
     from tj_torch.torch_private.dynamo import user_defined
@@ -103,6 +104,19 @@ def leave_subclasses(stack: ExitStack) -> None:
     deques = getattr(user_defined, "UserDefinedDequeVariable", None)
     if deques is not None:
         replace(stack, deques, "__init__", made)
+    lists = getattr(user_defined, "UserDefinedListVariable", None)
+    if lists is not None:
+        replace(stack, lists, "__init__", _measured)
+
+
+def _measured(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init(self: Any, value: Any, *args: Any, **kwargs: Any) -> None:
+        length: Any = list.__len__
+        if kwargs.get("source") is not None and type(value).__len__ is not length:
+            stop(f"{type(value).__name__} is a list with a length of its own")
+        original(self, value, *args, **kwargs)
+
+    return init
 
 
 def _leave_reordering(variable: Any) -> None:

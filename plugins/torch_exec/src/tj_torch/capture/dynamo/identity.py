@@ -28,6 +28,7 @@ def correct(stack: ExitStack) -> None:
     _guard_comparisons(stack)
     _guard_changed_objects(stack)
     _guard_each_duplicate(stack)
+    _guard_classes_of_closures(stack)
 
 
 # --------------------------------------------------------------------------- comparisons
@@ -190,6 +191,22 @@ def _guard_each_duplicate(stack: ExitStack) -> None:
         return make_dupe_guard
 
     replace(stack, builder, "make_dupe_guard", of_both)
+
+
+def _guard_classes_of_closures(stack: ExitStack) -> None:
+    """Guard classes that functions find in their closures, where Dynamo guards those of globals.
+
+    It leaves them out for the sake of ``__class__``, the cell that ``super()`` reads.
+    """
+    from tj_torch.torch_private.dynamo import builder
+
+    def asked(original: Callable[..., bool]) -> Callable[..., bool]:
+        def is_from_closure_source(source: Any) -> bool:
+            return getattr(source, "freevar_name", None) == "__class__" and original(source)
+
+        return is_from_closure_source
+
+    replace(stack, builder, "is_from_closure_source", asked)
 
 
 # --------------------------------------------------------------------------- guards
