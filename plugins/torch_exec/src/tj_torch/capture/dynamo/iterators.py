@@ -69,7 +69,7 @@ def _leave_generators(stack: ExitStack) -> None:
 
 def _keep_result(original: Callable[..., Any]) -> Callable[..., Any]:
     """Put what an exhausted iterator returned on the stack, where Dynamo puts None."""
-    from tj_torch.torch_private.dynamo import LocalGeneratorObjectVariable, user_defined
+    from tj_torch.torch_private.dynamo import user_defined
 
     def instruction(self: Any, inst: Any) -> None:
         following = self.instruction_pointer
@@ -77,11 +77,12 @@ def _keep_result(original: Callable[..., Any]) -> Callable[..., Any]:
         tracer: Any = getattr(receiver, "inline_tracer", None)
         ended = getattr(tracer, "generator_exhausted", False)
         original(self, inst)
-        # SEND jumps at the end of the iterator. One that had ended before returns None.
-        if self.instruction_pointer == following or ended:
+        # SEND jumps at the end of the iterator.
+        if self.instruction_pointer == following or not self.stack[-1].is_constant_none():
             return
-        if isinstance(receiver, LocalGeneratorObjectVariable):
-            self.stack[-1] = tracer.symbolic_result
+        if hasattr(tracer, "generator_exhausted"):  # later versions of Dynamo have the value
+            # One that had ended before returns None.
+            self.stack[-1] = self.stack[-1] if ended else tracer.symbolic_result
         elif isinstance(receiver, user_defined.UserDefinedObjectVariable):
             stop(f"the result of `yield from` a {receiver.python_type_name()}")
 
