@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, UnionType
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo.patches import forget_handlers, replace, stop, with_subclasses
+from tj_torch.capture.dynamo.patches import forget_handlers, stop, with_subclasses
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
