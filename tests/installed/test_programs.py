@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tj_conformance.databases.tally import Part
 from tj_conformance.installed.families import SEEN, sample, subjects_of
-from tj_conformance.installed.holding import batches, hold
+from tj_conformance.installed.holding import BATCH, hold
 from tj_conformance.installed.known import LISTED, unlisted
-from tj_conformance.sampling import FULL
+from tj_conformance.sampling import FULL, batches
 from tj_suites.installed.families import FAMILIES
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_as_installed(family: str, part: Part | None) -> None:
         if part is None
         else list(subjects_of(family, part, FAMILIES))
     )
-    verdicts = [verdict for batch in batches(subjects) for verdict in hold(batch)]
+    verdicts = [verdict for batch in batches(subjects, BATCH) for verdict in hold(batch)]
     found = [f"{v.subject.id}: {problem}" for v in verdicts for problem in unlisted(v)]
     assert not found, "\n".join(found)
     assert sum(v.regions for v in verdicts) or family in UNFUSED

@@ -39,6 +39,10 @@ def rehearsal(session: Session) -> Iterator[None]:
             yield
         finally:
             rehearsed.over = True
+    # What failed is compiled again where it is run, so that the program it belongs to is known.
+    kernels = session.regions.kernels
+    for key in [key for key, kernel in kernels.items() if kernel.failure is not None]:
+        del kernels[key]
 
 
 class _Rehearsed:

@@ -1,16 +1,25 @@
-"""Sampling of combinations for the default run of the tests; ``TJ_FULL=1`` runs all."""
+"""Sampling of combinations for the default run of the tests, all with ``TJ_FULL=1``; batches."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
-__all__ = ["FULL", "pairwise"]
+T = TypeVar("T")
+
+__all__ = ["FULL", "batches", "pairwise"]
 
 FULL = os.environ.get("TJ_FULL") == "1"
 """True if everything is run."""
+
+
+def batches(each: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The members of ``each`` in groups of ``size``."""
+    rest = iter(each)
+    while batch := list(itertools.islice(rest, size)):
+        yield batch
 
 
 def pairwise(full: bool = FULL, **axes: Iterable[Any]) -> dict[str, Any]:

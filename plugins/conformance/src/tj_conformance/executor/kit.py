@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tj_core.testing.rehearsing import rehearsal
 
 from tj_conformance.executor import probes
 from tj_conformance.executor.calls import tensors
@@ -23,6 +24,7 @@ from tj_conformance.executor.report import Cell, Report
 from tj_conformance.executor.running import EagerRaises
 from tj_conformance.executor.tolerances import declared
 from tj_conformance.oracle.device import device
+from tj_conformance.sampling import batches
 
 if TYPE_CHECKING:
     from tj_conformance.executor.calls import Call
@@ -32,22 +34,30 @@ __all__ = ["AMOUNTS", "Amount", "Kit"]
 
 AS_GIVEN = "as given"
 
+BATCH = 8
+"""Operations whose regions are compiled together."""
+
+COMPILING = ("calls", "sizes", "symbols", "writes", "raises")
+"""Probes for which something is compiled that was not for `calls`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Amount:
     """The size of a run: ``samples`` of each operation and data type (None: all).
 
     The first ``probed`` calls that the executor takes go through all probes. ``everywhere``: in
-    every data type, and not only in the first that it takes.
+    every data type, and not only in the first that it takes. ``each``: in each kind of run;
+    else probes that compile more programs run with gradients alone, if there are any.
     """
 
     samples: int | None
     probed: int | None
     everywhere: bool
+    each: bool = True
 
 
 AMOUNTS = {
-    "fast": Amount(3, 1, False),
+    "fast": Amount(3, 1, False, each=False),
     "usual": Amount(12, 1, True),
     "full": Amount(None, None, True),
 }
@@ -57,7 +67,8 @@ AMOUNTS = {
 class Kit:
     """A run for one executor, in ``dtypes``.
 
-    ``first`` ends it at the first finding; after ``seconds`` no new operation begins.
+    ``first`` ends it at the first finding; after ``seconds`` no new operation begins. While
+    ``rehearsing``, regions run without the executor, so that there are no findings.
     """
 
     subject: Subject
@@ -66,6 +77,7 @@ class Kit:
     first: bool = False
     dtypes: tuple[str, ...] = DTYPES
     seconds: float = float("inf")
+    rehearsing: bool = False
     report: Report = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,23 +86,44 @@ class Kit:
     def run(self, operations: Iterable[Operation]) -> Iterator[Cell]:
         """Run ``operations``; yield each cell when it is done."""
         end = time.monotonic() + self.seconds
-        for operation in operations:
+        for batch in batches(operations, BATCH if self.together else 1):
             if time.monotonic() > end:
-                self.report.left += (operation.name,)
+                self.report.left += tuple(operation.name for operation in batch)
                 continue
-            torch.compiler.reset()
-            known = False
-            for number, dtype in enumerate(d for d in operation.dtypes if d in self.dtypes):
-                if number > 0 and not known:
-                    break  # not asked for it in the first data type: it does not know it
-                cell, asked = self.cell(operation, dtype)
-                known = known or asked
-                self.report.cells.append(cell)
-                yield cell
-                if self.first and self.report.findings:
-                    return
+            if self.together:
+                self._rehearse(batch)
+            for operation in batch:
+                for cell in self._cells(operation):
+                    self.report.cells.append(cell)
+                    yield cell
+                    if self.first and self.report.findings:
+                        return
         if not self.report.left:
             self._untried()
+
+    @property
+    def together(self) -> bool:
+        """True if the executor compiles the regions of several programs at once."""
+        fusion = self.subject.executor.fusion
+        return fusion is not None and fusion.together is not None
+
+    def _rehearse(self, batch: Sequence[Operation]) -> None:
+        """Have the regions of ``batch`` compiled together; what the kit sees counts for nothing."""
+        silent = replace(self, first=False, rehearsing=True)
+        with rehearsal(self.subject.session):
+            for operation in batch:
+                silent.report.cells += silent._cells(operation)
+
+    def _cells(self, operation: Operation) -> Iterator[Cell]:
+        """Run one operation in each data type."""
+        torch.compiler.reset()
+        known = False
+        for number, dtype in enumerate(d for d in operation.dtypes if d in self.dtypes):
+            if number > 0 and not known:
+                break  # not asked for it in the first data type: it does not know it
+            cell, asked = self.cell(operation, dtype)
+            known = known or asked
+            yield cell
 
     def cell(self, operation: Operation, dtype: str) -> tuple[Cell, bool]:
         """The cell of one operation and data type, and True if the executor knows any call."""
@@ -190,6 +223,13 @@ class _Sample:
     name: str = ""
     layout: str = AS_GIVEN
     asked: bool = False
+    compiled: dict[str, tuple[Any, _Once]] = field(default_factory=dict)
+
+    def made(self, kind: str) -> tuple[Any, _Once]:
+        """The function for a kind of run, and what compiles it once for all probes."""
+        if kind not in self.compiled:
+            self.compiled[kind] = self.of.operation.function(), _Once(self.of.kit.subject.jit)
+        return self.compiled[kind]
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -205,8 +245,7 @@ class _Sample:
         cell.samples += 1
         reasons: tuple[str, ...] = ()
         for kind in self.kinds[:2]:
-            f = self.of.operation.function()
-            jitted = self.apply("calls", kind, self.call, self.layout, f)
+            jitted = self.apply("calls", kind, self.call, self.layout, *self.made(kind))
             if jitted is None:
                 continue
             verdict = kit.subject.verdict(jitted)
@@ -227,21 +266,29 @@ class _Sample:
     def probe(self) -> None:
         """Run all probes, in each layout and kind of run."""
         for kind in self.kinds:
-            f = self.of.operation.function()
-            for name in probes.PROBES:
+            f, jit = self.made(kind)
+            for name in self.probes(kind):
                 if ("calls", kind) in self.of.found:
                     break  # all else differs for the same reason
                 if name != "calls" or kind == "second gradients":
-                    self.apply(name, kind, self.call, self.layout, f)
+                    self.apply(name, kind, self.call, self.layout, f, jit)
                 if self.of.done:
                     return
             else:
-                self.layouts(kind)
+                if kind == self.kinds[:2][-1] or (self.of.kit.amount.each and kind == "forward"):
+                    self.layouts(kind)
+
+    def probes(self, kind: str) -> Iterator[str]:
+        """The names of the probes that run in a kind of run."""
+        of = self.of.kit
+        few = not of.amount.each and kind != self.kinds[:2][-1]
+        left_out = set(COMPILING) - {"writes", "calls"} if few else set[str]()
+        for name in probes.PROBES:
+            if name not in left_out and (not of.rehearsing or name in COMPILING):
+                yield name
 
     def layouts(self, kind: str) -> None:
         """Compare calls with eager in each layout that differs from the sample's."""
-        if kind == "second gradients":
-            return
         for name, change in LAYOUTS.items():
             try:
                 changed = self.call.changed(change)
@@ -254,13 +301,18 @@ class _Sample:
             if self.of.done:
                 return
 
-    def apply(self, name: str, kind: str, call: Call, layout: str, f: Any) -> Any:
-        """Run a probe for ``call``; return the jitted ``f``, None if eager raises."""
+    def apply(
+        self, name: str, kind: str, call: Call, layout: str, f: Any, jit: _Once | None = None
+    ) -> Any:
+        """Run a probe for ``call``; return the jitted ``f``, None if eager raises.
+
+        ``jit`` has what other probes of ``f`` compiled.
+        """
 
         def probe(jit: Any, f: Any, call: Call) -> None:
             probes.PROBES[name](jit, f, call, kind)
 
-        return self.held(name, kind, probe, (call,), layout, f)
+        return self.held(name, kind, probe, (call,), layout, f, jit)
 
     def held(
         self,
@@ -270,12 +322,13 @@ class _Sample:
         calls: tuple[Call, ...],
         layout: str,
         f: Any = None,
+        jit: _Once | None = None,
     ) -> Any:
         """Run ``probe``; a problem that is there without the executor, too, is none of its own."""
         of, subject = self.of, self.of.kit.subject
         if (name, kind or "") in of.found:
             return None
-        jit = _Once(subject.jit)
+        jit = jit or _Once(subject.jit)
         f = f or of.operation.function()
         try:
             of.cell.probed += 1
@@ -283,6 +336,8 @@ class _Sample:
         except EagerRaises:
             return None
         except Exception as error:
+            if of.kit.rehearsing:
+                return jit.last
             of.found.add((name, kind or ""))
             problem = _text(error)
             if _holds(probe, subject.without, of.operation, calls):

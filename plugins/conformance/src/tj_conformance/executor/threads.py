@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["threads"]
 
 ROUNDS = 4
+VISITS = 2
+"""Runs of one line that are in step: a context switch for each line of a loop takes minutes."""
+
 SECONDS = 0.01
 """Longest wait for the other thread, which may wait for a lock that this one holds."""
 
@@ -34,12 +39,16 @@ OWN = ("torch", "tj_core", "tj_torch", "tj_autograd", "tj_conformance.executor.c
 """Modules whose lines are not in step, as they are no executor's."""
 
 
+_Line = tuple[CodeType, int]
+
+
 class _InStep:
     """Two threads in step: none begins a line before the other has begun as many."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.lines = [0, 0]
+        self.visits = (Counter[_Line](), Counter[_Line]())
         self.ended = [False, False]
         self.patience = PATIENCE
 
@@ -51,13 +60,16 @@ class _InStep:
             if any(module == own or module.startswith(f"{own}.") for own in OWN):
                 return None
             if event == "line":
-                self.line(mine)
+                self.line(mine, (frame.f_code, frame.f_lineno))
             return trace
 
         return trace
 
-    def line(self, mine: int) -> None:
+    def line(self, mine: int, which: _Line) -> None:
         """Begin a line."""
+        self.visits[mine][which] += 1
+        if self.visits[mine][which] > VISITS:
+            return
         other = 1 - mine
         with self.changed:
             self.lines[mine] += 1

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from tj_conformance.databases.tally import Part, part_of
 from tj_conformance.installed.families import FAMILIES, Family, subjects_of
-from tj_conformance.installed.holding import batches, hold
+from tj_conformance.installed.holding import BATCH, hold
 from tj_conformance.installed.known import unlisted
 from tj_conformance.output import Output, suite_parser
+from tj_conformance.sampling import batches
 
 if TYPE_CHECKING:
     from tj_conformance.installed.subject import Subject
@@ -52,7 +53,7 @@ def main(
 def _family(name: str, subjects: Iterable[Subject], rehearse: bool, output: Output) -> None:
     start = time.monotonic()
     programs = regions = listed = wrong = 0
-    for batch in batches(subjects):
+    for batch in batches(subjects, BATCH):
         for verdict in hold(batch, rehearse=rehearse):
             programs += 1
             regions += verdict.regions

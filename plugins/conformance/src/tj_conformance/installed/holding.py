@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from tj_conformance.oracle.configurations import configured, warnings_of_tj
 if TYPE_CHECKING:
     from tj_conformance.installed.subject import Subject
 
-__all__ = ["BATCH", "Verdict", "batches", "hold"]
+__all__ = ["BATCH", "Verdict", "hold"]
 
 BATCH = 24
 """Number of programs that one run of a C++ compiler compiles."""
@@ -35,13 +34,6 @@ class Verdict:
     subject: Subject
     problems: tuple[str, ...]
     regions: int
-
-
-def batches(subjects: Iterable[Subject], size: int = BATCH) -> Iterator[list[Subject]]:
-    """The subjects in groups of ``size``."""
-    each = iter(subjects)
-    while batch := list(itertools.islice(each, size)):
-        yield batch
 
 
 def hold(subjects: Sequence[Subject], *, rehearse: bool = True) -> Iterator[Verdict]:
@@ -64,14 +56,6 @@ def _rehearse(subjects: Sequence[Subject], session: tj.Session) -> None:
             _forget()
             with suppress(Exception):  # it raises again in earnest
                 list(subject.run(tj.jit))
-    _drop_failed(session)
-
-
-def _drop_failed(session: tj.Session) -> None:
-    """Let failed regions be compiled again, so that the program that they belong to is known."""
-    kernels = session.regions.kernels
-    for key in [key for key, kernel in kernels.items() if kernel.failure is not None]:
-        del kernels[key]
 
 
 def _forget() -> None:
