@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tj_conformance.executor.rounding import Runs, rounds
 from tj_conformance.oracle.compare import Difference, call_differences, same_bits
-from tj_conformance.oracle.nearness import as_near
 
 __all__ = ["Differs", "Tolerance", "same", "same_call", "tolerating"]
 
@@ -36,31 +36,34 @@ USUAL = Tolerance()
 
 # Set in a block of one thread alone (`tolerating`).
 _current: ContextVar[Tolerance] = ContextVar("tolerance", default=USUAL)
+_rounding: ContextVar[list[str] | None] = ContextVar("rounding", default=None)
 
 
 @contextlib.contextmanager
-def tolerating(tolerance: Tolerance) -> Iterator[None]:
-    """Compare values within ``tolerance``."""
-    token = _current.set(tolerance)
+def tolerating(tolerance: Tolerance) -> Iterator[list[str]]:
+    """Compare values within ``tolerance``; the list is of differences that eager's rounding has."""
+    noted: list[str] = []
+    before = _current.set(tolerance), _rounding.set(noted)
     try:
-        yield
+        yield noted
     finally:
-        _current.reset(token)
+        _current.reset(before[0])
+        _rounding.reset(before[1])
 
 
-def same(got: Any, expected: Any, whose: str, exact: Callable[[], Any] | None = None) -> None:
-    """Raise unless the two trees are alike; ``exact`` computes them in double precision.
+def same(got: Any, expected: Any, whose: str, runs: Runs | None = None) -> None:
+    """Raise unless the two trees are alike; ``runs`` say how far eager's values are rounded.
 
     :raises Differs: with what differs, in ``whose`` values.
     """
-    same_call((got, ()), (expected, ()), whose, exact)
+    same_call((got, ()), (expected, ()), whose, runs)
 
 
 def same_call(
     got: tuple[Any, Any],
     expected: tuple[Any, Any],
     whose: str = "result",
-    exact: Callable[[], Any] | None = None,
+    runs: Runs | None = None,
 ) -> None:
     """Raise unless two runs are alike; each is a tree of results, and the arguments after it.
 
@@ -69,7 +72,7 @@ def same_call(
     found = call_differences(*got, *expected, values=False)
     wrong = [_named(d, whose) for d in found if not _idle(d, got[0], expected[0])]
     if not wrong:
-        wrong = list(_values(got[0], expected[0], whose, exact))
+        wrong = list(_values(got[0], expected[0], whose, runs))
         wrong += _values(got[1], expected[1], "argument", None)
     if wrong:
         raise Differs("; ".join(wrong))
@@ -90,26 +93,30 @@ def _idle(difference: Difference, got: Any, expected: Any) -> bool:
     return mine.numel() == 0 or all(n == 1 or a == b for n, a, b in sizes)
 
 
-def _values(got: Any, expected: Any, whose: str, exact: Callable[[], Any] | None) -> Iterator[str]:
+def _values(got: Any, expected: Any, whose: str, runs: Runs | None) -> Iterator[str]:
     pairs = zip(pytree.tree_leaves(got), pytree.tree_leaves(expected), strict=True)
     wrong = [
         f"{whose}[{i}]: {problem}"
         for i, (a, b) in enumerate(pairs)
         if isinstance(b, torch.Tensor) and (problem := _tensor(a.detach(), b.detach()))
     ]
-    near = wrong and exact is not None and not _current.get().bitwise
-    if near and (as_near(got, expected, exact) or _as_exact(got, expected, exact)):  # type: ignore[arg-type]
-        return
+    if wrong and runs is not None and not _current.get().bitwise:
+        if _as_exact(got, expected, runs.exact):
+            return
+        if rounds(got, expected, runs):
+            if (noted := _rounding.get()) is not None:
+                noted += wrong
+            return
     yield from wrong
 
 
-def _as_exact(got: Any, expected: Any, exact: Callable[[], Any]) -> bool:
+def _as_exact(got: Any, expected: Any, exact: Callable[[int], Any]) -> bool:
     """Check that each value is eager's, or that of the call in double precision.
 
     oneDNN's `gelu`, for one, is NaN at infinity, and PyTorch's own is not.
     """
     try:
-        known = pytree.tree_leaves(exact())
+        known = pytree.tree_leaves(exact(0))
         trees = pytree.tree_leaves(got), pytree.tree_leaves(expected), known
         return all(_either(*each) for each in zip(*trees, strict=True))
     except Exception:  # it has no form in double precision

@@ -132,10 +132,12 @@ class Kit:
         )
         table = declared(self.subject.session, operation)
         self.report.tolerances = tuple(dict.fromkeys((*self.report.tolerances, *table.reasons)))
-        with tolerating(Tolerance(table.values, self.bitwise)), warnings.catch_warnings():
+        tolerance = Tolerance(table.values, self.bitwise)
+        with tolerating(tolerance) as rounding, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             work = _Cell(self, operation, Cell(operation.name, dtype), deep)
             work.run()
+            work.cell.rounding = tuple(dict.fromkeys(rounding))
         return work.cell, work.known
 
     def _untried(self) -> None:

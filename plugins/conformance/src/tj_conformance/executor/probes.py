@@ -24,6 +24,7 @@ from tj_conformance.executor.running import (
     eager,
     run,
     see,
+    seed,
 )
 from tj_conformance.executor.threads import threads
 
@@ -77,11 +78,14 @@ def _backward_later(jitted: Function, f: Function, call: Call, kind: str) -> Non
     if kind != "gradients":
         return
     both = [[c.twins(grad=True) for c in (call, call.other())] for _ in range(2)]
-    mine, theirs = (
-        [(c, run(fn, c)) for c in made] for fn, made in zip((jitted, f), both, strict=True)
-    )
+    mine, theirs = (_in_turn(fn, made) for fn, made in zip((jitted, f), both, strict=True))
     for (c, out), (d, expected) in zip(mine, theirs, strict=True):
         same(_summed(out, c), _summed(expected, d), "gradient after a later call")
+
+
+def _in_turn(fn: Function, calls: list[Call]) -> list[tuple[Call, Any]]:
+    seed()
+    return [(call, run(fn, call)) for call in calls]
 
 
 def _summed(out: Any, call: Call) -> Any:

@@ -18,7 +18,8 @@ class Cell:
     """One operation in one data type: ``taken`` of ``samples`` calls, and why not the others.
 
     ``gradients`` of these samples have calls that the executor took. ``probed`` is the number of
-    probes that ran, ``compared`` false where eager raises for all samples.
+    probes that ran. ``others`` differ without the executor, too, and ``rounding`` by no more than
+    eager's own errors.
     """
 
     operation: str
@@ -31,6 +32,7 @@ class Cell:
     findings: list[Finding] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     symbols: set[str] = field(default_factory=set)
+    rounding: tuple[str, ...] = ()
 
     @property
     def takes(self) -> bool:
@@ -55,6 +57,7 @@ class Cell:
             "probes": self.probed,
             "declined": dict(self.declined.most_common()),
             "without_the_executor_too": self.others,
+            "rounded_as_eager": list(self.rounding),
             "findings": [f.as_dict() for f in self.findings],
         }
 

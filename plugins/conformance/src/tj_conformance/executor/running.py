@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tj_conformance.executor.calls import Call
+from tj_conformance.executor.calls import Call, tensors
 from tj_conformance.executor.comparison import Differs, same_call
+from tj_conformance.executor.rounding import Drawn, Runs, scaled
 from tj_conformance.gradients.gradients import first_gradients, second_gradients
 from tj_conformance.oracle.device import random_state
 from tj_conformance.oracle.nearness import doubled
@@ -28,8 +29,10 @@ __all__ = [
     "continued",
     "copies",
     "led",
+    "rounding_of",
     "run",
     "see",
+    "seed",
 ]
 
 Function = Callable[..., Any]
@@ -81,7 +84,7 @@ def run(fn: Function, call: Call, kind: str = "forward") -> Any:
 def see(fn: Function, call: Call, kind: str = "forward") -> Seen:
     """Run ``fn`` for copies of the arguments, all random generators at a fixed state."""
     given = call.twins(grad=kind != "forward")
-    _seed()
+    seed()
     results = run(fn, given, kind)
     return Seen(results, given, _state())
 
@@ -95,7 +98,7 @@ def alike(jitted: Function, f: Function, call: Call, kind: str = "forward") -> N
     expected = eager(f, call, kind)
     got = see(jitted, call, kind)
     mine, theirs = ((s.results, (s.given.args, s.given.kwargs)) for s in (got, expected))
-    same_call(mine, theirs, exact=lambda: _exact(f, call, kind))
+    same_call(mine, theirs, runs=rounding_of(f, call, kind))
     if got.state != expected.state:
         raise Differs("the state of the random number generators is not eager's afterwards")
 
@@ -111,9 +114,22 @@ def eager(f: Function, call: Call, kind: str = "forward") -> Seen:
         raise EagerRaises(str(error)) from error
 
 
-def _exact(f: Function, call: Call, kind: str) -> Any:
-    args, kwargs = doubled((call.args, dict(call.kwargs)))
-    return see(f, Call(args, kwargs), kind).results
+def rounding_of(f: Function, call: Call, kind: str) -> Runs:
+    """Runs of ``f`` that say how far its values are rounded."""
+
+    def moved(step: int) -> Call:
+        return Call(*scaled((call.args, dict(call.kwargs)), step)) if step else call
+
+    def exact(step: int) -> Any:
+        given = moved(step)
+        real = (x.dtype.to_real() for x in tensors(given))
+        with Drawn(next((t for t in real if t.is_floating_point), torch.float32)):
+            seen = see(f, Call(*doubled((given.args, dict(given.kwargs)))), kind)
+        if seen.state != eager(f, given, kind).state:
+            raise Differs("other random numbers are drawn in double precision")
+        return seen.results
+
+    return Runs(lambda step: see(f, moved(step), kind).results, exact)
 
 
 def copies(tree: Any) -> Any:
@@ -143,7 +159,8 @@ def _used(x: torch.Tensor) -> torch.Tensor:
     return (x + 1) * x if x.is_floating_point() or x.is_complex() else x + 1
 
 
-def _seed() -> None:
+def seed() -> None:
+    """Set all random generators to a fixed state."""
     torch.manual_seed(SEED)
     random.seed(SEED)
     if "numpy" in sys.modules:

@@ -69,6 +69,11 @@ def _declines(report: Report) -> list[str]:
 
 def _notes(report: Report) -> list[str]:
     others = [f"{c.operation}, {c.dtype}: {text}" for c in report.shown for text in c.others]
+    rounded = [
+        f"{c.operation}, {c.dtype}, {len(c.rounding)} times: {c.rounding[0]}"
+        for c in report.shown
+        if c.rounding
+    ]
     return [
         *(f"no sample reaches the claim of {key}" for key in report.untried),
         *(
@@ -77,4 +82,5 @@ def _notes(report: Report) -> list[str]:
         ),
         *(f"tolerance of {text}" for text in report.tolerances),
         *(f"differs without the executor, too: {text}" for text in others),
+        *(f"rounded as far as eager does: {text}" for text in rounded),
     ]
