@@ -142,6 +142,22 @@ def test_one_line_is_logged_the_first_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert tj.explain(ordered).ties == ()
 
 
+@pytest.mark.usefixtures("three")
+def test_the_line_is_short_with_many_plugins(
+    monkeypatch: pytest.MonkeyPatch, fake_dist: FakeDist
+) -> None:
+    for name in ("gamma", "delta"):
+        executor(fake_dist, name, "num.add")
+    said: list[str] = []
+    monkeypatch.setattr(logging.getLogger("tj"), "handle", lambda r: said.append(r.getMessage()))
+    session = tj.Session(plugins=[NumericPlugin(), "..."], overrides={"disable": ["early"]})
+    assert tj.jit(lambda x, y: x + y, session=session)([1.0], [2.0]) == [3.0]
+    assert said == [
+        "tj: acme is asked before beta by their names alone, and both may take num.add, and so are "
+        "5 other pairs of plugins. `tj plugins order` shows and sets the order"
+    ]
+
+
 # ------------------------------------------------------------------------------- the file
 
 FILE = """\

@@ -103,5 +103,6 @@ class Ties:
         names = {executor.name for executor in executors}
         found = () if logged else [t for t in ties(self.manager) if names >= {*t.executors}]
         if found:
-            text = "; ".join(map(str, found))
-            logging.getLogger("tj").warning("tj: %s. %s", text, HOW_TO_ORDER)
+            more = len(found) - 1
+            others = f", and so are {more} other pairs of plugins" if more else ""
+            logging.getLogger("tj").warning("tj: %s%s. %s", found[0], others, HOW_TO_ORDER)
