@@ -75,3 +75,13 @@ def test_all_samples_of_a_right_executor_in_several_data_types() -> None:
         cells = [*kit.run(matching(["tanh"]))]
     assert {cell.text for cell in cells} == {"1/1"}
     assert kit.report.findings == []
+
+
+def test_what_differs_with_pytorchs_kernels_in_regions_is_no_finding() -> None:
+    """A gradient has the strides of its program, whoever runs the regions."""
+    tested = subject("planted", [Planted("region"), "torch", "autograd"])
+    kit = Kit(tested, AMOUNTS["fast"], dtypes=("float32",))
+    (cell,) = kit.run(matching(["local_response_norm"], region=True))
+    assert cell.takes
+    assert cell.findings == []
+    assert any("result[2]: stride" in text for text in cell.others)

@@ -342,11 +342,23 @@ class _Sample:
                 return jit.last
             of.found.add((name, kind or ""))
             problem = _text(error)
-            if _holds(probe, subject.without, of.operation, calls):
+            if self.right_without(probe, calls):
                 self.find(name, kind, self.smaller(probe, calls, layout), layout, problem)
             else:
                 of.cell.others.append(f"{name}, {kind}: {problem}")
         return jit.last
+
+    def right_without(self, probe: Callable[..., None], calls: tuple[Call, ...]) -> bool:
+        """Check that there is no problem without the executor, nor in the same program where
+        PyTorch runs its regions.
+        """
+        subject, operation = self.of.kit.subject, self.of.operation
+        if not _holds(probe, subject.without, operation, calls):
+            return False
+        if subject.executor.fusion is None:
+            return True
+        with rehearsal(subject.session):
+            return _holds(probe, subject.jit, operation, calls)
 
     def smaller(
         self, probe: Callable[..., None], calls: tuple[Call, ...], layout: str
