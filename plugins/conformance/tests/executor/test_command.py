@@ -139,3 +139,25 @@ def test_the_kit_under_pytest() -> None:
     done = subprocess.run(given, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed, 1 skipped" in done.stdout
+
+
+def test_a_check_that_fails_is_in_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    """The executor takes no call of the operation, and says nothing of any."""
+
+    class Failing:
+        tj_name = "failing"
+
+        @hookimpl
+        def tj_executors(self) -> tuple[Executor, ...]:
+            import torch
+
+            claims: RuleTable[Claim] = RuleTable("claim")
+            claims.set("torch.tanh", Claim(torch.tanh, lambda call: call.kwargs.get("out")))
+            return (Executor("failing", claims),)
+
+    arguments = ["failing", "--op", "tanh", "--dtype", "float32", "--fast", "--first", "--json"]
+    assert run(arguments, Failing()) == 1
+    out, err = capsys.readouterr()
+    (cell,) = json.loads(out)["cells"]
+    assert "failed in its check of torch.tanh" in cell["findings"][0]["problem"]
+    assert "│ tanh      │   ! │" in err

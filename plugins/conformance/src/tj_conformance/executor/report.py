@@ -43,7 +43,7 @@ class Cell:
     def text(self) -> str:
         """The cell in the capability matrix: calls taken, with an exclamation mark if wrong."""
         if not self.takes:
-            return "-"
+            return "!" if self.findings else "-"
         return f"{max(self.taken, self.gradients)}/{self.samples}{'!' if self.findings else ''}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -83,8 +83,8 @@ class Report:
 
     @property
     def shown(self) -> list[Cell]:
-        """The cells of operations that the executor takes, or declines for their kind."""
-        known = {c.operation for c in self.cells if c.takes or c.declined}
+        """The cells of operations that the executor takes, declines for their kind, or gets wrong."""
+        known = {c.operation for c in self.cells if c.takes or c.declined or c.findings}
         return [c for c in self.cells if c.operation in known]
 
     def rows(self) -> Iterator[tuple[str, dict[str, Cell]]]:
