@@ -123,6 +123,7 @@ def test_declines_and_claims_without_samples(capsys: pytest.CaptureFixture[str])
         (["plante"], "there is no executor 'plante'; there are: planted, torch"),
         (["torch"], "'torch' runs what others decline"),
         (["planted", "--op", "tahn"], "no operation of op_db fits tahn"),
+        (["planted", "--op", "tanh", "--op", "tahn"], "no operation of op_db fits tahn"),
     ],
 )
 def test_names_that_are_none(arguments: list[str], message: str) -> None:

@@ -152,3 +152,10 @@ def test_a_larger_call_is_tried_where_small_ones_are_declined() -> None:
     assert (found.layout, found.probe) == ("large", "calls")
     assert "1 / 25600" in found.problem
     assert cell.declined == {"it is too small": 1}
+
+
+def test_a_pattern_fits_all_variants() -> None:
+    names = {tested.name for tested in matching(["torch.div", "gelu"])}
+    variants = {"div.no_rounding_mode", "div.trunc_rounding", "div.floor_rounding"}
+    assert names == {*variants, "nn.functional.gelu"}
+    assert [tested.name for tested in matching(["div.trunc*"])] == ["div.trunc_rounding"]

@@ -63,9 +63,10 @@ def main(arguments: list[str], find: Callable[[str], Subject] = subject) -> int:
 def _run(given: argparse.Namespace, tested: Subject) -> int:
     """Run the kit, show and write what it found; 1 if that is a fault."""
     region = tested.executor.fusion is not None
+    for pattern in given.op:
+        if not matching([pattern]):
+            raise TjError(f"no operation of op_db fits {pattern}", hint="as in --op '*norm'")
     operations = given.part.of(matching(given.op, region=region))
-    if not operations:
-        raise TjError(f"no operation of op_db fits {', '.join(given.op)}")
     dtypes = tuple(given.dtype or DTYPES)
     kit = Kit(tested, AMOUNTS[given.amount], given.bitwise, given.first, dtypes, given.seconds)
     for cell in kit.run(operations):

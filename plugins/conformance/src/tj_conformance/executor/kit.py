@@ -15,7 +15,7 @@ from tj_core.testing.rehearsing import rehearsal
 
 from tj_conformance.executor import probes
 from tj_conformance.executor.calls import tensors
-from tj_conformance.executor.comparison import Tolerance, tolerating
+from tj_conformance.executor.comparison import Differs, Tolerance, tolerating
 from tj_conformance.executor.finding import Finding
 from tj_conformance.executor.layouts import LAYOUTS, laid_out
 from tj_conformance.executor.operations import DTYPES, Operation
@@ -358,7 +358,8 @@ class _Sample:
         if subject.executor.fusion is None:
             return True
         with rehearsal(subject.session):
-            return _holds(probe, subject.jit, operation, calls)
+            # What does not compile has no results that differ: it is a problem of the executor's.
+            return not isinstance(_problem(probe, subject.jit, operation, calls), Differs)
 
     def smaller(
         self, probe: Callable[..., None], calls: tuple[Call, ...], layout: str
@@ -407,13 +408,23 @@ def _holds(
     calls: tuple[Call, ...],
 ) -> bool:
     """Decide if the probe finds nothing with ``jit``."""
+    return _problem(probe, jit, operation, calls) is None
+
+
+def _problem(
+    probe: Callable[..., None],
+    jit: Callable[..., Any],
+    operation: Operation,
+    calls: tuple[Call, ...],
+) -> Exception | None:
+    """What the probe finds with ``jit``."""
     try:
         probe(_Once(jit), operation.function(), *calls)
     except EagerRaises:
-        return True
-    except Exception:
-        return False
-    return True
+        return None
+    except Exception as error:
+        return error
+    return None
 
 
 def _few(x: torch.Tensor) -> torch.Tensor:

@@ -125,16 +125,18 @@ def matching(patterns: Iterable[str], *, region: bool = False) -> list[Operation
 
     Left out are those whose results are not defined, or that are not strided.
     """
-    wanted = tuple(patterns)
+    wanted = tuple(patterns) or ("*",)
     return [
         Operation(entry, region)
         for name, entry in _entries().items()
-        if name not in UNDEFINED and name not in NOT_STRIDED and _fits(name, wanted)
+        if name not in UNDEFINED
+        and name not in NOT_STRIDED
+        and any(_fits(entry, p) for p in wanted)
     ]
 
 
-def _fits(name: str, patterns: tuple[str, ...]) -> bool:
-    short = name.removeprefix("nn.functional.")
-    return not patterns or any(
-        fnmatch.fnmatchcase(n, p.removeprefix("torch.")) for n in (name, short) for p in patterns
-    )
+def _fits(entry: Any, pattern: str) -> bool:
+    """Compare the pattern with the names of all variants, and with that of one."""
+    names = {n.removeprefix("nn.functional.") for n in (entry.name, full_name(entry))}
+    names |= {entry.name, full_name(entry)}
+    return any(fnmatch.fnmatchcase(name, pattern.removeprefix("torch.")) for name in names)

@@ -83,7 +83,7 @@ class Report:
 
     @property
     def shown(self) -> list[Cell]:
-        """The cells of operations that the executor takes, declines for their kind, or gets wrong."""
+        """The cells of operations that the executor takes, declines by kind, or gets wrong."""
         known = {c.operation for c in self.cells if c.takes or c.declined or c.findings}
         return [c for c in self.cells if c.operation in known]
 
