@@ -311,3 +311,17 @@ def test_models_train_at_many_sizes(name: str) -> None:
     assert tj.stats(jitted).misses == 1
     assert tj.stats(jitted).fallbacks == ()
     assert variants(here)
+
+
+def test_a_region_that_cannot_tell_a_symbol_is_declined() -> None:
+    """It reads ``start`` and ``start + length``, and a size of the result is ``length``."""
+
+    def f(x, start, length):
+        y = torch.narrow(x * 1, 1, start, length)
+        return y, (y + 1) * y
+
+    jitted = tj.jit(f, dynamic=True, session=session())
+    for start, length in ((2, 2), (1, 3)):
+        x = torch.rand(4, 5, 5, requires_grad=True)
+        for got, expected in zip(jitted(x, start, length), f(x, start, length), strict=True):
+            torch.testing.assert_close(got, expected)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tj_core.extend import Decline, Fused, FusionRegion, TensorProxy, symbols_in
+from tj_core.extend import Decline, Fused, FusionRegion, TensorProxy, sizes_are_bound, symbols_in
 from tj_torch.internal import RunSymbols, SymbolFacts
 
 from tj_inductor.adapter.features import LostError
@@ -55,6 +55,10 @@ class Compiler:
         """Compile the region to one function of a list of its inputs, if nothing for it is lost."""
         try:
             if symbols_in(region.inputs):
+                # A number that was left out may have been the only one to tell a symbol.
+                bound = sizes_are_bound(region.body.calls)
+                if isinstance(bound, Decline):
+                    return bound
                 return fused(region, Variants(region, functools.partial(self.variant, region)))
             return fused(region, self.made(region))
         except LostError as error:
