@@ -417,7 +417,7 @@ def _problem(
     operation: Operation,
     calls: tuple[Call, ...],
 ) -> Exception | None:
-    """What the probe finds with ``jit``."""
+    """The problem that the probe finds with ``jit``, or None."""
     try:
         probe(_Once(jit), operation.function(), *calls)
     except EagerRaises:
