@@ -73,6 +73,7 @@ def stop_at_exit() -> None:
         raise Stopped
 
 
+# Dynamo captures one program at a time in a process: one thread for all sessions.
 _worker = Worker()
 
 
