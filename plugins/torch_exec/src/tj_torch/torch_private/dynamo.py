@@ -81,6 +81,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "torch._dynamo.source": {
+        "AttrSource": ("guard constants of classes", "members of classes"),
         "DictGetItemSource": ("guard a global by its dict", "globals of functions"),
         "GlobalSource": ("know a global by its module", "globals of functions"),
         "GlobalStateSource": ("guard the level of forward-mode gradients",),
@@ -224,6 +225,12 @@ NAMES = {
         moved=(("2.12", "torch._dynamo.variables.hashable.HashableTracker"),),
     ),
     "dynamo": Name("torch._dynamo", "configure, reset and enter Dynamo", ("capture",)),
+    "EnumVariable": Name(
+        "torch._dynamo.variables.constant.EnumVariable",
+        "know a member of an enum, up to 2.11",
+        ("members of enums", "own methods"),
+        newer=True,
+    ),
     "object_protocol": Name(
         "torch._dynamo.variables.object_protocol",
         "replace operators of objects",

@@ -31,7 +31,7 @@ class Name:
     """A private name of PyTorch: its path, a clause on its use, the features that need it.
 
     ``moved`` are paths at which newer versions have it, each with the first such version.
-    ``newer``: the oldest versions lack it, and nothing is lost there.
+    ``newer``: some versions, mostly the oldest, lack it, and nothing is lost there.
     """
 
     path: str

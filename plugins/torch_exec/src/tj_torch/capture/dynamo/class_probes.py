@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from tj_torch.capture.eager_probe import equal_to_eager
 
-__all__ = ["attributes", "checks", "lists_and_sets", "made_classes", "members", "metaclasses"]
+__all__ = [
+    "attributes",
+    "checks",
+    "enum_members",
+    "lists_and_sets",
+    "made_classes",
+    "members",
+    "metaclasses",
+    "own_methods",
+    "stops",
+]
 
 members = equal_to_eager(
     """
@@ -101,4 +111,41 @@ def f(x):
     return x * len(B.keys), B
 """,
     "f(x)[0]", "A.keys.update(k=1)", "f(x)[0]", "A.calls", "f(x)[1] is f(x)[1]",
+)  # fmt: skip
+
+own_methods = equal_to_eager(
+    """
+x = torch.ones(2)
+k, log = [2], []
+class M(type):
+    def __len__(cls): return k[0]
+class A(metaclass=M):
+    def __class_getitem__(cls, item):
+        log.append(item)
+        return item * k[0]
+class N(int):
+    def __str__(self): return f'n{k[0]}'
+n = N(1)
+def f(x): return x * A[3] + len((A, A)), f'{n}', len(A)
+""",
+    "f(x)", "k.append(k.pop() + 1)", "f(x)", "log",
+)  # fmt: skip
+
+stops = equal_to_eager(
+    """
+x = torch.ones(2)
+def f(x): return x + 1, type('B', (), {}).__name__, getattr(type('B', (), {}), '__name__')
+""",
+    "f(x)", "f(x)",
+)  # fmt: skip
+
+enum_members = equal_to_eager(
+    """
+import enum
+x = torch.ones(2)
+class E(enum.Enum):
+    A, B = [1], [2]
+def f(x): return x * len(E.A.value) * len(E['B'].value)
+""",
+    "f(x)", "E.A.value.append(2)", "f(x)", "E.B.value.append(2)", "f(x)",
 )  # fmt: skip

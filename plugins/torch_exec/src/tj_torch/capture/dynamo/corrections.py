@@ -6,6 +6,7 @@ guard, a value that it loses, a draw of random numbers that it repeats.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,8 @@ def notice_lookups(stack: ExitStack, noticed: Observations) -> None:
     def of_class(original: Callable[..., Any]) -> Callable[..., Any]:
         def lookup(self: Any, *args: Any) -> object:
             noticed.look_up(self.value, args[-1], fixed=fixed)
+            if fixed:
+                _guard_constant(self, args[-1])
             return original(self, *args)
 
         return lookup
@@ -64,6 +67,21 @@ def notice_lookups(stack: ExitStack, noticed: Observations) -> None:
         replace(stack, owner, name, of_class)
     releases.refuse_setters(stack)
     _notice_super(stack, noticed)
+
+
+def _guard_constant(variable: Any, name: str) -> None:
+    """Guard a constant of a class, for fragments of a program, too."""
+    from tj_torch.torch_private.dynamo import (
+        AttrSource,
+        ConstantVariable,
+        GuardBuilder,
+        install_guard,
+    )
+
+    found = inspect.getattr_static(variable.value, name, None)
+    if variable.source is not None and ConstantVariable.is_literal(found):
+        source = AttrSource(variable.source, name)
+        install_guard(source.make_guard(GuardBuilder.CONSTANT_MATCH))
 
 
 def _notice_classes(stack: ExitStack, noticed: Observations) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
 __all__ = [
+    "Stopped",
     "forget_builders",
     "forget_handlers",
     "is_pytorchs",
@@ -84,11 +86,20 @@ def with_subclasses(cls: Any) -> Iterator[Any]:
         yield from with_subclasses(subclass)
 
 
+class Stopped(Exception):
+    """Mark of a graph break that a correction makes, not Dynamo."""
+
+
 def stop(what: str) -> NoReturn:
     """Break the graph at ``what``."""
+    raise _stopped()(what)
+
+
+@functools.cache
+def _stopped() -> Any:
     from tj_torch.torch_private.dynamo import exc
 
-    raise exc.Unsupported(what)
+    return type("Stopped", (exc.Unsupported, Stopped), {})
 
 
 @contextmanager
