@@ -1,4 +1,4 @@
-"""Methods that Python calls for constants of a program: they run in each call, and not at capture."""
+"""Methods that Python calls for constants of a program run in each call, not once at capture."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PROGRAMS = {
     "a length": META.format("__len__(cls)", "k[0]") + TEXT + "len(A)",
     "a text": META.format("__str__(cls)", "str(k[0])") + TEXT + "f'{A}', '%s' % A",
     "a text in a tuple": META.format("__repr__(cls)", "str(k[0])") + TEXT + "str((A, 1))",
-    "a truth": META.format("__bool__(cls)", "k[0] == 3") + TEXT + "(1 if A else 2), not A, all([A])",
+    "a truth": META.format("__bool__(cls)", "k[0] == 3") + TEXT + "1 if A else 2, not A, all([A])",
     "an operator": META.format("__add__(cls, o)", "k[0]") + TEXT + "A + 1",
     "a sum": META.format("__radd__(cls, o)", "k[0]") + TEXT + "sum((A,))",
     "an order": META.format("__lt__(cls, o)", "k[0] == 3") + TEXT + "sorted((A, B))[0].__name__",
@@ -123,3 +123,13 @@ def test_a_graph_break_in_a_builtin_is_one() -> None:
     with pytest.warns(tj.TjWarning, match="a class that the program makes"):
         first = f(torch.ones(2))[1]
     assert f(torch.ones(2))[1] is not first
+
+
+@pytest.mark.parametrize("owner", ["an object", "a module", "a function"])
+def test_an_attribute_that_comes_later_is_found(owner: str) -> None:
+    made = {"an object": "type('H', (), {})()", "a module": "enum.__class__('m')",
+            "a function": "lambda: None"}[owner]  # fmt: skip
+    body = "    try:\n        return x * h.n\n    except AttributeError:\n"
+    text = f"{HEAD}h = {made}\ndef f(x):\n{body}        return x * getattr(h, 'm', 3)\n"
+    later = ("setattr(h, 'm', 5)", "f(x)", "setattr(h, 'n', 7)", "f(x)", "delattr(h, 'n')", "f(x)")
+    equal_to_eager(text, "f(x)", *later)()

@@ -12,6 +12,7 @@ __all__ = [
     "made_classes",
     "members",
     "metaclasses",
+    "missing_attributes",
     "own_methods",
     "stops",
 ]
@@ -148,4 +149,19 @@ class E(enum.Enum):
 def f(x): return x * len(E.A.value) * len(E['B'].value)
 """,
     "f(x)", "E.A.value.append(2)", "f(x)", "E.B.value.append(2)", "f(x)",
+)  # fmt: skip
+
+missing_attributes = equal_to_eager(
+    """
+x = torch.ones(2)
+class H: pass
+h = H()
+def g(): pass
+def f(x):
+    try:
+        return x * h.n * getattr(g, 'n', 2)
+    except AttributeError:
+        return x * getattr(g, 'n', 3)
+""",
+    "f(x)", "setattr(g, 'n', 5)", "f(x)", "setattr(h, 'n', 7)", "f(x)", "delattr(g, 'n')", "f(x)",
 )  # fmt: skip

@@ -23,6 +23,7 @@ from tj_torch.capture.dynamo import (
     keywords,
     lists_and_sets,
     metaclasses,
+    missing_attributes,
     optimizer_steps,
     own_methods,
     probes,
@@ -189,6 +190,13 @@ FEATURES: tuple[Correction, ...] = (
         _unnoticed(corrections.guard_missing_keys),
         Needs(_HANDLERS),
         probes.missing_keys,
+    ),
+    Correction.of(
+        "missing attributes",
+        "an attribute that an object lacks, and gets later, is found then",
+        _unnoticed(missing_attributes.guard_missing_attributes),
+        None,
+        class_probes.missing_attributes,
     ),
     Correction.of(
         "context variables",

@@ -151,7 +151,7 @@ def _look_at_conditions(stack: ExitStack) -> None:
     replace_instruction(stack, "COMPARE_OP", comparing)
     for name in dis.opmap:
         asks = "JUMP_IF" in name or "_JUMP_FORWARD_IF" in name or "_JUMP_BACKWARD_IF" in name
-        asks = asks and not name.endswith(("NONE", "MATCH")) or name in ("TO_BOOL", "UNARY_NOT")
+        asks = (asks and not name.endswith(("NONE", "MATCH"))) or name in ("TO_BOOL", "UNARY_NOT")
         if asks and has(InstructionTranslatorBase, name):
             replace_instruction(stack, name, asking)
 

@@ -1,0 +1,71 @@
+"""Guard that an attribute which a program has asked for in vain is still missing.
+
+Dynamo guards what it reads, and not that an object, a module or a function lacks a name: it would
+keep to the handler, or to the default of ``getattr``, once the attribute is there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from tj_torch.capture.dynamo.patches import forget_handlers, replace
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+__all__ = ["guard_missing_attributes"]
+
+
+def guard_missing_attributes(stack: ExitStack) -> None:
+    """Guard each attribute that ``getattr`` does not find."""
+    from tj_torch.torch_private.dynamo import builtin
+
+    def reading(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _call_getattr(self: Any, tx: Any, args: Any, *rest: Any) -> Any:
+            _guard(*args[:2])
+            return original(self, tx, args, *rest)
+
+        return _call_getattr
+
+    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_getattr(self: Any, tx: Any, obj: Any, name: Any, *default: Any) -> Any:
+            _guard(obj, name)
+            return original(self, tx, obj, name, *default)
+
+        return call_getattr
+
+    own = getattr(builtin, "GetAttrBuiltinVariable", None)
+    if own is not None:
+        replace(stack, own, "_call_getattr", reading)
+    else:  # up to 2.11
+        forget_handlers(stack, getattr)
+        replace(stack, builtin.BuiltinVariable, "call_getattr", calling)
+
+
+def _guard(variable: Any, name: Any) -> None:
+    from tj_torch.torch_private.dynamo import AttrSource, GuardBuilder, install_guard
+
+    variable, name = variable.realize(), name.realize()
+    value = getattr(variable, "value", getattr(variable, "fn", None))
+    if variable.source is None or value is None or not name.is_python_constant():
+        return
+    attribute = name.as_python_constant()
+    read = getattr(type(value), "__getattr__", None)
+    # A `__getattr__` of the program's is traced, and its conditions are guarded.
+    plain = type(value).__getattribute__ in _USUAL and read in (None, nn.Module.__getattr__)
+    if not plain or isinstance(value, type) or hasattr(value, attribute):
+        return  # of classes, lookups are guarded
+    if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:
+        has = functools.partial(GuardBuilder.HASATTR, attr=attribute)
+        install_guard(variable.source.make_guard(has))
+    else:  # 2.10 and 2.11
+        source = AttrSource(variable.source, attribute)
+        install_guard(source.make_guard(GuardBuilder.HASATTR))
+
+
+_USUAL: tuple[Any, ...] = tuple(t.__getattribute__ for t in (object, type(nn), type(_guard)))
