@@ -1,8 +1,8 @@
 """Members of enums, whose attributes are read in each call.
 
 Up to 2.11 Dynamo takes a member of an enum for a constant, and so all that it reads from it: a list
-that is its value, an attribute that the program sets, what a property returns. Later it does so of a
-member without an expression to read it from, as ``E["A"]`` of a class.
+that is its value, an attribute that the program sets, what a property returns. Later it does so of
+a member without an expression to read it from, as ``E["A"]`` of a class.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _is_settled(member: enum.Enum, name: str) -> bool:
     if name in ("name", "_name_", "value", "_value_", "__class__", "__objclass__"):
         own = inspect.getattr_static(type(member), name, None)
         known = getattr(getattr(own, "fget", None), "__module__", "enum") == "enum"
-        return known and (not name.strip("_") == "value" or _is_value(member.value))
+        return known and (name.strip("_") != "value" or _is_value(member.value))
     found = inspect.getattr_static(member, name, None)
     if isinstance(found, FunctionType | classmethod | staticmethod):
         return True  # traced

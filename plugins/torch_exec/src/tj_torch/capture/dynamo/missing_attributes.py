@@ -6,6 +6,7 @@ keep to the handler, or to the default of ``getattr``, once the attribute is the
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from tj_torch.capture.dynamo.patches import forget_handlers, replace
+from tj_torch.capture.dynamo.patches import forget_handlers, replace, stop
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -52,9 +53,13 @@ def _guard(variable: Any, name: Any) -> None:
 
     variable, name = variable.realize(), name.realize()
     value = getattr(variable, "value", getattr(variable, "fn", None))
-    if variable.source is None or value is None or not name.is_python_constant():
+    if value is None or not name.is_python_constant():
         return
     attribute = name.as_python_constant()
+    if variable.source is None:
+        if isinstance(value, enum.Enum) and not hasattr(value, attribute):
+            stop(f"{type(value).__qualname__}.{value.name} may get an attribute")
+        return
     read = getattr(type(value), "__getattr__", None)
     # A `__getattr__` of the program's is traced, and its conditions are guarded.
     plain = type(value).__getattribute__ in _USUAL and read in (None, nn.Module.__getattr__)

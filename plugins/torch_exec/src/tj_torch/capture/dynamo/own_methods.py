@@ -25,6 +25,7 @@ from tj_torch.capture.dynamo.patches import (
     Stopped,
     forget_handlers,
     has,
+    insisting,
     replace,
     replace_instruction,
     stop,
@@ -41,7 +42,7 @@ def keep_stops(stack: ExitStack) -> None:
 
     It takes any break inside of a builtin function for a function that it cannot trace.
     """
-    from tj_torch.torch_private.dynamo import builtin
+    from tj_torch.torch_private.dynamo import InstructionTranslatorBase, builtin
 
     def asking(original: Callable[..., bool]) -> Callable[..., bool]:
         def check_unspec_or_constant_args(*args: Any) -> bool:
@@ -50,6 +51,10 @@ def keep_stops(stack: ExitStack) -> None:
         return check_unspec_or_constant_args
 
     replace(stack, builtin, "check_unspec_or_constant_args", asking)
+    # From 2.15 on, attributes and formatted texts are computed so, too.
+    for name in ("_load_attr", "_format_value"):
+        if has(InstructionTranslatorBase, name):
+            replace(stack, InstructionTranslatorBase, name, insisting)
 
 
 def leave_own_methods(stack: ExitStack) -> None:
@@ -57,73 +62,96 @@ def leave_own_methods(stack: ExitStack) -> None:
     from tj_torch.torch_private.dynamo import (
         BuiltinVariable,
         ConstantVariable,
+        InstructionTranslatorBase,
         TorchInGraphFunctionVariable,
-        VariableTracker,
         functions,
         user_defined,
     )
 
-    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            names = _METHODS.get(self.fn, ()) if _is_hashable(self.fn) else ()
-            if names:
-                _look(args, names, deep=self.fn in _DEEP)
-                if kwargs:
-                    _look(kwargs.values(), names, deep=True)
-                if self.fn is str and len(args) == 1 and _is_repr(args[0]):
-                    return BuiltinVariable(repr).call_function(tx, args, kwargs)
-                if self.fn is operator.getitem and _has_items(args[0]):
-                    item = ConstantVariable.create("__class_getitem__")
-                    read = VariableTracker.build(tx, getattr)
-                    method = read.call_function(tx, [args[0], item], {})
-                    return method.call_function(tx, args[1:], {})
-            return original(self, tx, args, kwargs)
-
-        return call_function
-
-    def folding(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-                if names := _METHODS.get(getattr(self, name), ()):
-                    _look((*args, *kwargs.values()), names, deep=True)
-                return original(self, tx, args, kwargs)
-
-            return call_function
-
-        return make
-
-    def of_text(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            if isinstance(self.value, str | bytes) and name in _FORMATS:
-                _look((*args, *kwargs.values()), _TEXTS, deep=True)
-            return original(self, tx, name, args, kwargs)
-
-        return call_method
-
-    def constructing(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if isinstance(self.value, enum.EnumMeta) and _own(self.value, "_missing_"):
-                stop(f"{self.value.__qualname__}._missing_ may be called")
-            return original(self, tx, args, kwargs)
-
-        return call_function
-
-    def reading(original: Callable[..., Any]) -> Callable[..., Any]:
-        def var_getattr(self: Any, tx: Any, name: str) -> Any:
-            if _own(type(self.value), "__getattribute__"):
-                stop(f"attributes of {self.value.__qualname__} are read by its metaclass")
-            return original(self, tx, name)
-
-        return var_getattr
-
+    classes = user_defined.UserDefinedClassVariable
     forget_handlers(stack, *_METHODS)
-    replace(stack, BuiltinVariable, "call_function", calling)
-    replace(stack, functions.PolyfilledFunctionVariable, "call_function", folding("fn"))
-    replace(stack, TorchInGraphFunctionVariable, "call_function", folding("value"))
-    replace(stack, ConstantVariable, "call_method", of_text)
-    replace(stack, user_defined.UserDefinedClassVariable, "call_function", constructing)
-    releases.attributes(stack, user_defined.UserDefinedClassVariable, reading)
+    replace(stack, BuiltinVariable, "call_function", _builtin)
+    replace(stack, functions.PolyfilledFunctionVariable, "call_function", _folding("fn"))
+    replace(stack, TorchInGraphFunctionVariable, "call_function", _folding("value"))
+    replace(stack, ConstantVariable, "call_method", _of_text)
+    replace(stack, InstructionTranslatorBase, "_format_value", _formatting)
+    replace(stack, classes, "call_function", _constructing)
+    releases.attributes(stack, classes, _reading)
     _look_at_conditions(stack)
+
+
+def _builtin(original: Callable[..., Any]) -> Callable[..., Any]:
+    from tj_torch.torch_private.dynamo import BuiltinVariable, ConstantVariable, VariableTracker
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        names = _METHODS.get(self.fn, ()) if _is_hashable(self.fn) else ()
+        if not names:
+            return original(self, tx, args, kwargs)
+        _look(args, names, deep=self.fn in _DEEP)
+        _look(kwargs.values(), names, deep=True)
+        if self.fn is str and len(args) == 1 and _is_repr(args[0]):
+            return BuiltinVariable(repr).call_function(tx, args, kwargs)
+        if self.fn is operator.getitem and _has_items(args[0]):
+            item = ConstantVariable.create("__class_getitem__")
+            method = VariableTracker.build(tx, getattr).call_function(tx, [args[0], item], {})
+            return method.call_function(tx, args[1:], {})
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+def _folding(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Look at calls of functions that a variable has as its attribute ``name``."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            function = getattr(self, name)
+            if names := _METHODS.get(function, ()) if _is_hashable(function) else ():
+                _look((*args, *kwargs.values()), names, deep=True)
+            return original(self, tx, args, kwargs)
+
+        return call_function
+
+    return make
+
+
+def _of_text(original: Callable[..., Any]) -> Callable[..., Any]:
+    from tj_torch.torch_private.dynamo import UserDefinedObjectVariable
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if isinstance(self.value, str | bytes) and name in _FORMATS:
+            _look((*args, *kwargs.values()), _TEXTS, deep=True)
+            if name == "__mod__" and isinstance(args[0].realize(), UserDefinedObjectVariable):
+                stop("__mod__() of a text and an object of the program's")
+        return original(self, tx, name, args, kwargs)
+
+    return call_method
+
+
+def _formatting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _format_value(self: Any, *args: Any) -> Any:
+        _look(self.stack[-1:], _TEXTS, deep=True)
+        return original(self, *args)
+
+    return _format_value
+
+
+def _constructing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(self.value, enum.EnumMeta) and _own(self.value, "_missing_"):
+            stop(f"{self.value.__qualname__}._missing_ may be called")
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        if _own(type(self.value), "__getattribute__"):
+            stop(f"attributes of {self.value.__qualname__} are read by its metaclass")
+        return original(self, tx, name)
+
+    return var_getattr
 
 
 def _look_at_conditions(stack: ExitStack) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "Stopped",
     "forget_builders",
     "forget_handlers",
+    "insisting",
     "is_pytorchs",
     "leave",
     "leave_frames",
@@ -92,7 +93,25 @@ class Stopped(Exception):
 
 def stop(what: str) -> NoReturn:
     """Break the graph at ``what``."""
-    raise _stopped()(what)
+    made = _stopped()(what)
+    _LAST.set(made)
+    raise made
+
+
+_LAST: ContextVar[Exception | None] = ContextVar("last", default=None)
+
+
+def insisting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let no graph break of a correction end inside of the function ``original``."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        _LAST.set(None)
+        result = original(*args, **kwargs)
+        if (stopped := _LAST.get()) is not None:
+            raise stopped
+        return result
+
+    return function
 
 
 @functools.cache
