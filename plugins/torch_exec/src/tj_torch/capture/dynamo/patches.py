@@ -94,22 +94,30 @@ class Stopped(Exception):
 def stop(what: str) -> NoReturn:
     """Break the graph at ``what``."""
     made = _stopped()(what)
-    _LAST.set(made)
+    if (stops := _STOPS.get()) is not None:
+        stops.append(made)
     raise made
 
 
-_LAST: ContextVar[Exception | None] = ContextVar("last", default=None)
+_STOPS: ContextVar[list[Exception] | None] = ContextVar("stops", default=None)
 
 
 def insisting(original: Callable[..., Any]) -> Callable[..., Any]:
     """Let no graph break of a correction end inside of the function ``original``."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        _LAST.set(None)
-        result = original(*args, **kwargs)
-        if (stopped := _LAST.get()) is not None:
-            raise stopped
-        return result
+        outer, stops = _STOPS.get(), list[Exception]()
+        token = _STOPS.set(stops)
+        try:
+            result = original(*args, **kwargs)
+            if stops:
+                raise stops[-1]
+            return result
+        finally:
+            _STOPS.reset(token)
+            if outer is not None:
+                outer += stops
+            stops.clear()  # an error would refer to itself through this frame
 
     return function
 
