@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from tj_torch.capture.dynamo.patches import forget_handlers, replace, stop
+from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -24,7 +24,18 @@ __all__ = ["guard_missing_attributes"]
 
 def guard_missing_attributes(stack: ExitStack) -> None:
     """Guard each attribute that ``getattr`` does not find."""
-    from tj_torch.torch_private.dynamo import builtin
+    from tj_torch.torch_private.dynamo import (
+        ConstantVariable,
+        InstructionTranslatorBase,
+        builtin,
+    )
+
+    def loading(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _load_attr(self: Any, attribute: Any) -> Any:
+            _guard(self.stack[-1], ConstantVariable.create(attribute))
+            return original(self, attribute)
+
+        return _load_attr
 
     def reading(original: Callable[..., Any]) -> Callable[..., Any]:
         def _call_getattr(self: Any, tx: Any, args: Any, *rest: Any) -> Any:
@@ -40,6 +51,8 @@ def guard_missing_attributes(stack: ExitStack) -> None:
 
         return call_getattr
 
+    if has(InstructionTranslatorBase, "_load_attr"):
+        replace(stack, InstructionTranslatorBase, "_load_attr", loading)
     own = getattr(builtin, "GetAttrBuiltinVariable", None)
     if own is not None:
         replace(stack, own, "_call_getattr", reading)
@@ -66,8 +79,8 @@ def _guard(variable: Any, name: Any) -> None:
     if not plain or isinstance(value, type) or hasattr(value, attribute):
         return  # of classes, lookups are guarded
     if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:
-        has = functools.partial(GuardBuilder.HASATTR, attr=attribute)
-        install_guard(variable.source.make_guard(has))
+        there = functools.partial(GuardBuilder.HASATTR, attr=attribute)
+        install_guard(variable.source.make_guard(there))
     else:  # 2.10 and 2.11
         source = AttrSource(variable.source, attribute)
         install_guard(source.make_guard(GuardBuilder.HASATTR))
