@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
+from tj_torch.capture.dynamo.patches import forget_handlers, stop
+from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

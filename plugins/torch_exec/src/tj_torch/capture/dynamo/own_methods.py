@@ -24,12 +24,11 @@ from tj_torch.capture.dynamo.enums import members_of_old
 from tj_torch.capture.dynamo.patches import (
     Stopped,
     forget_handlers,
-    has,
     insisting,
-    replace,
     replace_instruction,
     stop,
 )
+from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -6,6 +6,7 @@ import dis
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -99,6 +100,7 @@ def stop(what: str) -> NoReturn:
     raise made
 
 
+# Set in a call of one thread alone (`insisting`).
 _STOPS: ContextVar[list[Exception] | None] = ContextVar("stops", default=None)
 
 

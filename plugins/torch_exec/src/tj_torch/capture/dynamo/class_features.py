@@ -1,0 +1,120 @@
+"""Features of a capture that are about classes, their members and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tj_torch.capture.dynamo import (
+    class_probes,
+    corrections,
+    enums,
+    lists_and_sets,
+    metaclasses,
+    missing_attributes,
+    own_methods,
+    releases,
+)
+from tj_torch.capture.dynamo.class_attributes import leave_set_attributes
+from tj_torch.torch_private.features import Correction, Needs
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from tj_torch.capture.dynamo.observations import Observations
+
+__all__ = ["CLASSES", "names", "unnoticed"]
+
+
+def unnoticed(correct: Callable[[ExitStack], object]) -> Callable[[ExitStack, Observations], None]:
+    """Take a correction that has nothing to say to the capture."""
+
+    def apply(stack: ExitStack, noticed: Observations) -> None:
+        correct(stack)
+
+    return apply
+
+
+def names(text: str) -> frozenset[str]:
+    """Split names that a program may use."""
+    return frozenset(text.split())
+
+
+def _members(stack: ExitStack, noticed: Observations) -> None:
+    corrections.notice_lookups(stack, noticed)
+    releases.refuse_setters(stack)
+
+
+CLASSES: tuple[Correction, ...] = (
+    Correction.of(
+        "members of classes",
+        "a member that is replaced on a class between calls is the one that runs",
+        _members,
+        None,
+        class_probes.members,
+    ),
+    Correction.of(
+        "attributes of classes",
+        "what a program sets on a class is what objects and derived classes have",
+        unnoticed(leave_set_attributes),
+        Needs(frozenset({"STORE_ATTR"}), names("setattr")),
+        class_probes.attributes,
+    ),
+    Correction.of(
+        "calls of metaclasses",
+        "a class that its metaclass makes once is made once",
+        unnoticed(metaclasses.leave_metaclass_calls),
+        None,
+        class_probes.metaclasses,
+    ),
+    Correction.of(
+        "checks of metaclasses",
+        "isinstance asks a metaclass, in each call",
+        unnoticed(metaclasses.leave_metaclass_checks),
+        Needs(names=names("isinstance issubclass")),
+        class_probes.checks,
+    ),
+    Correction.of(
+        "lists and sets",
+        "what a program adds to a list or a set that was there before is in it, whoever has it",
+        unnoticed(lists_and_sets.keep_lists_and_sets),
+        None,
+        class_probes.lists_and_sets,
+    ),
+    Correction.of(
+        "graph breaks in builtins",
+        "a correction that breaks the graph inside of a builtin function does so",
+        unnoticed(own_methods.keep_stops),
+        None,
+        class_probes.stops,
+    ),
+    Correction.of(
+        "own methods",
+        "methods of the program's classes, enums and numbers that Python calls run in each call",
+        unnoticed(own_methods.leave_own_methods),
+        None,
+        class_probes.own_methods,
+    ),
+    Correction.of(
+        "members of enums",
+        "what a member of an enum holds is read in each call",
+        unnoticed(enums.leave_members),
+        None,
+        class_probes.enum_members,
+    ),
+    Correction.of(
+        "classes made in programs",
+        "a class that the program makes is a new one in each call",
+        unnoticed(lists_and_sets.leave_made_classes),
+        Needs(frozenset({"LOAD_BUILD_CLASS"}), names("type")),
+        class_probes.made_classes,
+    ),
+    Correction.of(
+        "missing attributes",
+        "an attribute that an object lacks, and gets later, is found then",
+        unnoticed(missing_attributes.guard_missing_attributes),
+        None,
+        class_probes.missing_attributes,
+    ),
+)
+"""The corrections, a part of `tj_torch.capture.dynamo.features.FEATURES`."""
