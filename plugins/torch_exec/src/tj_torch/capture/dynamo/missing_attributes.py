@@ -66,7 +66,8 @@ def _guard(variable: Any, name: Any) -> None:
     from tj_torch.torch_private.dynamo import AttrSource, GuardBuilder, install_guard
 
     variable, name = variable.realize(), name.realize()
-    value = getattr(variable, "value", getattr(variable, "fn", None))
+    # Of a list, `value` is a property, which computes it from the items.
+    value = vars(variable).get("value", vars(variable).get("fn"))
     if value is None or not name.is_python_constant():
         return
     attribute = name.as_python_constant()

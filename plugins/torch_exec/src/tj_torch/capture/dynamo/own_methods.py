@@ -274,7 +274,7 @@ def _constants(variable: Any, deep: bool) -> Iterator[Any]:
     if isinstance(variable, classes):
         yield variable.value
     elif isinstance(variable, user_defined.UserDefinedObjectVariable):
-        if isinstance(variable.value, _VALUES) or variable.is_python_constant():
+        if isinstance(variable.value, _VALUES) or _is_constant(variable):
             yield variable.value
     elif isinstance(variable, ConstantVariable) or variable.is_tensor():
         return
@@ -285,6 +285,13 @@ def _constants(variable: Any, deep: bool) -> Iterator[Any]:
         for key, value in items.items():
             yield from _constants(getattr(key, "vt", key), deep)
             yield from _constants(value, deep)
+
+
+def _is_constant(variable: Any) -> bool:
+    try:
+        return bool(variable.is_python_constant())
+    except NotImplementedError:  # of an object with a tensor in it
+        return False
 
 
 def _defines(value: Any, name: str) -> bool:
