@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import math
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,6 +48,17 @@ def test_a_context_variable_gets_a_value() -> None:
 
     calls = [lambda: X, lambda: call(3), lambda: call(4), lambda: call(3)]
     contextvars.copy_context().run(agree, f, calls)
+
+
+def test_tensors_in_lists_however_they_are_asked_for() -> None:
+    """The answer is a bool, and not what `==` returns."""
+
+    def f(x: torch.Tensor) -> Any:
+        parts = [x + 1, x]
+        asked = operator.contains(parts, x), parts.__contains__(x), operator.contains(["a"], x)
+        return *asked, operator.contains((x, 1), x), x in parts, x * 2
+
+    agree(f, [lambda: torch.ones(1), lambda: torch.zeros(1)])
 
 
 @pytest.mark.parametrize("bound", [None, 2, 3])

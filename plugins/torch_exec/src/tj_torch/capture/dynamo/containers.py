@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -130,33 +131,55 @@ def compare_tensors_in_lists(stack: ExitStack) -> None:
 
     Python then evaluates ``bool(x == y)``, which depends on data.
     """
+    from tj_torch.torch_private.dynamo import BaseListVariable, BuiltinVariable
+
+    replace_instruction(stack, "CONTAINS_OP", _in_an_instruction)
+    replace(stack, BuiltinVariable, "call_function", _in_a_call)
+    replace(stack, BaseListVariable, "call_method", _in_a_method, inherited=True)
+
+
+def _in_an_instruction(original: Callable[..., Any]) -> Callable[..., Any]:
+    def instruction(self: Any, inst: Any) -> None:
+        wanted, container = self.stack[-2:]
+        # The argument of CONTAINS_OP is 1 for `not in`.
+        found = _answer(container, wanted, negated=inst.argval == 1)
+        if found is None:
+            original(self, inst)
+            return
+        self.popn(2)
+        self.push(found)
+
+    return instruction
+
+
+def _in_a_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        asks = self.fn is operator.contains and len(args) == 2 and not kwargs
+        found = _answer(*args) if asks else None
+        return original(self, tx, args, kwargs) if found is None else found
+
+    return call_function
+
+
+def _in_a_method(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call_method(self: Any, tx: Any, name: str, args: Any, *rest: Any) -> Any:
+        if name == "count" and any(item.is_tensor() for item in (*args, *self.items)):
+            stop("how many times a tensor is in a list depends on its data")
+        found = _answer(self, *args) if name == "__contains__" and len(args) == 1 else None
+        return original(self, tx, name, args, *rest) if found is None else found
+
+    return call_method
+
+
+def _answer(container: Any, wanted: Any, *, negated: bool = False) -> Any:
+    """The answer to ``wanted in container`` for a list with tensors; None for others."""
     from tj_torch.torch_private.dynamo import BaseListVariable, ConstantVariable
 
-    def asking(original: Callable[..., Any]) -> Callable[..., Any]:
-        def instruction(self: Any, inst: Any) -> None:
-            wanted, container = (variable.realize() for variable in self.stack[-2:])
-            found = None
-            if isinstance(container, BaseListVariable):
-                found = _found_tensor(wanted, [item.realize() for item in container.items])
-            if found is None:
-                original(self, inst)
-                return
-            self.popn(2)
-            # The argument of CONTAINS_OP is 1 for `not in`.
-            self.push(ConstantVariable.create(found is (inst.argval == 0)))
-
-        return instruction
-
-    def counting(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_method(self: Any, tx: Any, name: str, args: Any, *rest: Any) -> Any:
-            if name == "count" and any(item.is_tensor() for item in (*args, *self.items)):
-                stop("how many times a tensor is in a list depends on its data")
-            return original(self, tx, name, args, *rest)
-
-        return call_method
-
-    replace_instruction(stack, "CONTAINS_OP", asking)
-    replace(stack, BaseListVariable, "call_method", counting, inherited=True)
+    container = container.realize()
+    if not isinstance(container, BaseListVariable):
+        return None
+    found = _found_tensor(wanted.realize(), [item.realize() for item in container.items])
+    return None if found is None else ConstantVariable.create(found is not negated)
 
 
 def _found_tensor(wanted: Any, items: list[Any]) -> bool | None:

@@ -293,7 +293,7 @@ FEATURES: tuple[Correction, ...] = (
         "tensors in containers",
         "`x in [y]`, index and count ask what Python asks",
         unnoticed(containers.compare_tensors_in_lists),
-        Needs(frozenset({"CONTAINS_OP"}), names("count index remove")),
+        Needs(frozenset({"CONTAINS_OP"}), names("count index remove contains __contains__")),
         probes.inside,
     ),
     Correction.of(
