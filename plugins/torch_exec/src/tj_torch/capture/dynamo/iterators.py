@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.patches import replace_instruction, stop
-from tj_torch.torch_private.replacement import replace
+from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -144,8 +144,11 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
         return reconstruct
 
     replace(stack, OutputGraph, "compile_subgraph", ending)
-    # From 2.15 on, a base class has the method.
-    replace(stack, ListIteratorVariable, "reconstruct", leaving, inherited=True)
+    # From 2.15 on, a base class has the method, for iterators over deques, too.
+    bases = (c for c in ListIteratorVariable.__mro__ if has(c, "reconstruct"))
+    base = next(bases, ListIteratorVariable)
+    near = base.__module__ == ListIteratorVariable.__module__
+    replace(stack, base if near else ListIteratorVariable, "reconstruct", leaving, inherited=True)
 
 
 def _in_loops(tx: Any) -> list[Any]:
