@@ -15,7 +15,7 @@ import tj_core as tj
 import torch
 from tj_core.extend import Claim, Executor, RuleTable, Session, hookimpl
 from tj_torch.ops.errors import CannotExpand
-from tj_torch.ops.facts.denied import Denied, rules
+from tj_torch.ops.facts.denials import Denied, rules
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 CLAIMED = (
