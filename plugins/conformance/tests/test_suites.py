@@ -54,7 +54,8 @@ def test_names_that_are_none(
 
 def test_a_package_that_a_suite_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)
-    monkeypatch.delitem(sys.modules, "tj_conformance.gradients.orders", raising=False)
+    for name in ("gradients.orders", "gradients.random_programs", "seeds"):
+        monkeypatch.delitem(sys.modules, f"tj_conformance.{name}", raising=False)
     with pytest.raises(TjError, match="tj conformance orders needs the package 'hypothesis'"):
         run("orders", "--help")
 

@@ -117,5 +117,5 @@ def test_fences_stand_where_they_hide_more_than_they_cost() -> None:
 
 def test_options() -> None:
     for wrong in ({"prefetch": -1}, {"bucket_mb": -1.0}, {"tflops": 0.0}, {"in_flight_mb": -1.0}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))} is"):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
             Options(**wrong)  # type: ignore[arg-type]

@@ -274,8 +274,11 @@ def _constants(variable: Any, deep: bool) -> Iterator[Any]:
     if isinstance(variable, classes):
         yield variable.value
     elif isinstance(variable, user_defined.UserDefinedObjectVariable):
-        if isinstance(variable.value, _VALUES) or _is_constant(variable):
-            yield variable.value
+        value = variable.value
+        # Methods of classes derived from containers are traced.
+        traced = isinstance(value, dict | list | set)
+        if isinstance(value, _VALUES) or (not traced and _is_constant(variable)):
+            yield value
     elif isinstance(variable, ConstantVariable) or variable.is_tensor():
         return
     elif deep and isinstance(variable, BaseListVariable):
