@@ -8,7 +8,9 @@ import functools
 import importlib.util
 import multiprocessing
 import pickle
+import signal
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,13 +65,17 @@ class Ranks:
     """``size`` processes. Each program has a group of its own, named by a new file."""
 
     def __init__(self, size: int = 2) -> None:
+        self.size = size
+        self._start()
+
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory()
         self._runs = 0
         self._processes, self._ends = [], []
-        for rank in range(size):
+        for rank in range(self.size):
             end, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank, size), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, rank, self.size), daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)
@@ -84,25 +90,46 @@ class Ranks:
         """Results of the function ``name`` in ``file`` by rank; a `Failure` for one that raises.
 
         Results and ``args`` are pickled. A process that ends is a `Failure`, too; nothing runs on
-        these ranks any more then.
+        these ranks any more then. Where one aborts, the program runs once more in new processes:
+        gloo's threads may damage the heap of a program that gathers in eager
+        (`tj_distributed.schedule.gloo`).
 
         :raises TimeoutError: if a process does not answer. The processes are ended then.
         """
+        found = self._run(file, name, args)
+        if found is None:
+            self.close()
+            self._start()
+            found = self._run(file, name, args, last=True)
+        assert found is not None
+        return found
+
+    def _run(self, file: str, name: str, args: Any, *, last: bool = False) -> list[Any] | None:
         self._runs += 1
         store = str(Path(self._folder.name) / str(self._runs))
         for end in self._ends:
             end.send_bytes(pickle.dumps((store, file, name, args)))
         found = []
         for rank, end in enumerate(self._ends):
-            if not end.poll(4 * TIMEOUT):
-                self.close()
-                raise TimeoutError(f"rank {rank} does not answer")
+            stop = time.monotonic() + 4 * TIMEOUT
+            while not end.poll(0.5):
+                if self._aborted and not last:
+                    return None
+                if time.monotonic() > stop:
+                    self.close()
+                    raise TimeoutError(f"rank {rank} does not answer")
             try:
                 found.append(pickle.loads(end.recv_bytes()))
             except EOFError:
+                if self._aborted and not last:
+                    return None
                 code = self._processes[rank].exitcode
                 found.append(Failure("EOFError", f"rank {rank} has ended, with {code}", ""))
         return found
+
+    @property
+    def _aborted(self) -> bool:
+        return any(process.exitcode == -signal.SIGABRT for process in self._processes)
 
     def close(self) -> None:
         """End the processes."""
