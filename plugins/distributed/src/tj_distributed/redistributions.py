@@ -7,6 +7,7 @@ reduce-scatter leads, with a part of the messages.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import (
@@ -55,38 +56,32 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
     merged = context.rewrite(trace, rules, into_bodies=False, into_subprograms=False)
     # Nobody reads what the earlier ones return, but collectives stay without being told.
     editor = TraceEditor(merged, context.tags)
-    earlier = {call.label for call, _ in steps.values()}
+    earlier = {call.label for call in steps.values()}
     editor.append(*(call for call in merged.calls if call.label not in earlier))
     return editor.done(PassRecord(context.name, context.plugin))
 
 
-def _steps(trace: Trace) -> dict[str, tuple[BoundSymbol, BoundSymbol]]:
-    """Map the label of each redistribution that can be merged to the one before it and to itself.
+def _steps(trace: Trace) -> dict[str, BoundSymbol]:
+    """Map the label of each redistribution that can be merged to the one before it.
 
     The value between the two is read by nobody else.
     """
     makers: dict[str, BoundSymbol] = {}
-    readers: dict[str, int] = {}
-    for call in trace.calls:
-        for p in call.flat_args:
-            readers[p.name] = readers.get(p.name, 0) + 1
-        makers.update((p.name, call) for p in call.flat_outs if _is_plain(call))
-    for p in leaves(trace.outputs):
-        if isinstance(p, Proxy):
-            readers[p.name] = readers.get(p.name, 0) + 1
+    readers: Counter[str] = Counter(p.name for call in trace.calls for p in call.flat_args)
+    readers.update(p.name for p in leaves(trace.outputs) if isinstance(p, Proxy))
     found = {}
-    for call in trace.calls:
-        if _is_plain(call) and isinstance(call.args[1], Proxy):
-            before = makers.get(call.args[1].name)
-            if before is not None and before is not call and readers[call.args[1].name] == 1:
-                found[call.label] = before, call
+    for call in filter(_is_plain, trace.calls):
+        before = makers.get(call.args[1].name)
+        if before is not None and readers[call.args[1].name] == 1:
+            found[call.label] = before
+        makers.update((p.name, call) for p in call.flat_outs)
     return found
 
 
-def _source(steps: Mapping[str, tuple[BoundSymbol, BoundSymbol]], call: BoundSymbol) -> Any:
+def _source(steps: Mapping[str, BoundSymbol], call: BoundSymbol) -> Any:
     """The value that the first of a row of redistributions takes."""
     while call.label in steps:
-        call, _ = steps[call.label]
+        call = steps[call.label]
     return call.args[1]
 
 
@@ -95,5 +90,6 @@ def _is_plain(call: BoundSymbol) -> bool:
     if call.symbol.qualname != _METHOD or call.args[0] != "redistribute" or len(call.args) != 2:
         return False
     given = dict(call.kwargs)
-    plain = given.keys() <= _PLAIN and given.get("device_mesh") is None
+    plain = isinstance(call.args[1], Proxy) and given.keys() <= _PLAIN
+    plain = plain and given.get("device_mesh") is None
     return plain and not (call.effects.mutates or call.effects.rebinds)

@@ -8,6 +8,7 @@ computed on the way, the second one reads.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -101,13 +102,9 @@ class Pass:
         return (
             self.later == wanted
             and len(self.tangents) == len(tangents)
-            and all(map(_is, self.tangents, tangents))
+            and all(map(operator.is_, self.tangents, tangents))
             and self.versions == _versions((*self.tangents, *self.carried))
         )
-
-
-def _is(first: object, second: object) -> bool:
-    return first is second
 
 
 def _versions(values: Sequence[Any]) -> tuple[int, ...]:

@@ -110,8 +110,7 @@ class Variants:
         """
         found = self.known.get(layout)
         if found is None:
-            # Backward may run in any thread; expansions are made by one at a time.
-            with compiling(), self.within():
+            with self.making():
                 # Another thread may have made it meanwhile.
                 found = self.known.get(layout) or self._make(layout)
                 self.known[layout] = found
@@ -126,7 +125,7 @@ class Variants:
         """
         pullback = self[layout]
         if ambient not in pullback.under:
-            with compiling(), self.within():
+            with self.making():
                 joint = self.joint(self.cut.shown(self.index, layout))
                 calls = (*filter(is_backward, joint.calls), *pullback.calls)
                 pullback.under[ambient] = casts(calls, ambient, self.expand)
@@ -141,11 +140,17 @@ class Variants:
     @functools.cached_property
     def again(self) -> Callable[..., Any]:
         """The rerun, compiled to run under PyTorch's autograd."""
-        with compiling(), self.within():
+        with self.making():
             program = self.compile_later(self.named("again"), self.rerun.trace).function
         # Under PyTorch's own hook, Dynamo must not capture this function.
         run: Callable[..., Any] = torch.compiler.disable(lambda *inputs: program(list(inputs)))
         return run
+
+    @contextlib.contextmanager
+    def making(self) -> Iterator[None]:
+        """Hold what compilation holds: a backward may run in any thread, and need a program."""
+        with compiling(), self.within():
+            yield
 
     def shares(self, part: Part) -> Shares | None:
         """Programs for some of the gradients of ``part``; None if it cannot be divided."""
@@ -153,13 +158,10 @@ class Variants:
         def compiled(name: str, trace: Trace) -> Boxed:
             return self.compile_later(self.named("backward") + f"_{name}", trace).function
 
-        @contextlib.contextmanager
-        def within() -> Iterator[None]:
-            with compiling(), self.within():
-                yield
-
         same = part.gradients.keys() == self.part.gradients.keys()
-        return Shares(part, self.rewrite, compiled, within) if same and divisible(part) else None
+        return (
+            Shares(part, self.rewrite, compiled, self.making) if same and divisible(part) else None
+        )
 
     @property
     def part(self) -> Part:

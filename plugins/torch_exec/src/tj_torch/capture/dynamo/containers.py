@@ -90,8 +90,8 @@ def leave_subclasses(stack: ExitStack) -> None:
     """Break the graph at objects of subclasses of ``set`` and ``deque``, and of some of ``list``.
 
     Dynamo loses additions to and removals from such a set, and guards the length that a list says
-    it has. From 2.14 on, it reads items of such
-    a deque by a name that guards do not have; up to 2.13 it breaks the graph itself.
+    it has. From 2.14 on, it reads items of such a deque by a name that guards do not have; up to
+    2.13 it breaks the graph itself.
     """
     from tj_torch.torch_private.dynamo import user_defined
 

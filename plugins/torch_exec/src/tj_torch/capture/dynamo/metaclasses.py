@@ -6,11 +6,11 @@ values (``isinstance(x, Float[Tensor, "b c"])`` of jaxtyping), or asks once for 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType, UnionType
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
+from tj_torch.capture.dynamo.own_methods import is_own
 from tj_torch.capture.dynamo.patches import forget_handlers, stop, with_subclasses
 from tj_torch.torch_private.replacement import replace
 
@@ -26,7 +26,7 @@ def leave_metaclass_calls(stack: ExitStack) -> None:
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if _defines(self.value, "__call__"):
+            if is_own(type(self.value), "__call__"):
                 stop(f"a call of {self.value.__qualname__}, which its metaclass runs")
             return original(self, tx, args, kwargs)
 
@@ -50,7 +50,7 @@ def _asking(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def asking(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Any, tx: Any, one: Any, kinds: Any) -> Any:
             for kind in _classes(kinds.as_python_constant() if _is_known(kinds) else ()):
-                if _defines(kind, method):
+                if is_own(type(kind), method):
                     stop(f"{kind.__qualname__}, whose metaclass says what is one")
             return original(self, tx, one, kinds)
 
@@ -73,12 +73,3 @@ def _classes(kinds: Any) -> Iterator[type]:
             yield from _classes(kind)
     elif isinstance(kinds, type):
         yield kinds
-
-
-def _defines(cls: type, method: str) -> bool:
-    """Test if a metaclass defines a method, other than those of Python and PyTorch."""
-    found = getattr(type(cls), method, None)
-    if not isinstance(found, FunctionType):
-        return False
-    package = found.__module__.partition(".")[0]
-    return package != "torch" and package not in sys.stdlib_module_names

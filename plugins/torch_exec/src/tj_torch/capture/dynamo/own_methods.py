@@ -33,7 +33,7 @@ from tj_torch.torch_private.replacement import has, replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["keep_stops", "leave_own_methods"]
+__all__ = ["is_own", "keep_stops", "leave_own_methods"]
 
 
 def keep_stops(stack: ExitStack) -> None:
@@ -137,7 +137,7 @@ def _formatting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _constructing(original: Callable[..., Any]) -> Callable[..., Any]:
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(self.value, enum.EnumMeta) and _own(self.value, "_missing_"):
+        if isinstance(self.value, enum.EnumMeta) and is_own(self.value, "_missing_"):
             stop(f"{self.value.__qualname__}._missing_ may be called")
         return original(self, tx, args, kwargs)
 
@@ -146,7 +146,7 @@ def _constructing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
     def var_getattr(self: Any, tx: Any, name: str) -> Any:
-        if _own(type(self.value), "__getattribute__"):
+        if is_own(type(self.value), "__getattribute__"):
             stop(f"attributes of {self.value.__qualname__} are read by its metaclass")
         return original(self, tx, name)
 
@@ -216,8 +216,7 @@ def _methods() -> dict[Callable[..., Any], tuple[str, ...]]:
         len: ("__len__",),
         hash: ("__hash__",),
         dir: ("__dir__",),
-        isinstance: ("__instancecheck__",),
-        issubclass: ("__subclasscheck__", "__subclasshook__"),
+        issubclass: ("__subclasshook__",),  # metaclasses are asked about in `metaclasses`
         operator.length_hint: ("__length_hint__", "__len__"),
         operator.contains: ("__contains__", *_ITEMS, "__eq__"),
     }
@@ -245,7 +244,7 @@ _COMPARISONS = {
 }
 _DEEP = frozenset(
     f for f, names in _METHODS.items() if names[0] in ("__str__", "__eq__", "__ne__", "__lt__")
-) | {isinstance, issubclass, all, any, max, min, sum, sorted, operator.mod, operator.contains}
+) | {issubclass, all, any, max, min, sum, sorted, operator.mod, operator.contains}
 """Functions that call methods of what is in a list, too."""
 
 
@@ -300,11 +299,12 @@ def _is_constant(variable: Any) -> bool:
 def _defines(value: Any, name: str) -> bool:
     """Test if a method that is called for ``value`` is the program's, in Python."""
     if isinstance(value, type) and name == "__subclasshook__":
-        return _own(value, name)
-    return _own(type(value), name)
+        return is_own(value, name)
+    return is_own(type(value), name)
 
 
-def _own(cls: type, name: str) -> bool:
+def is_own(cls: type, name: str) -> bool:
+    """Test if the method ``name`` of ``cls`` is the program's, and not Python's or PyTorch's."""
     found = next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
     function = getattr(found, "__func__", found)
     if not isinstance(function, FunctionType) or _is_known(function.__module__):
@@ -327,7 +327,7 @@ def _is_repr(variable: Any) -> bool:
 
     kind: Any = type(getattr(variable, "value", None))
     plain = type(variable) is user_defined.UserDefinedObjectVariable
-    return plain and kind.__str__ is object.__str__ and _own(kind, "__repr__")
+    return plain and kind.__str__ is object.__str__ and is_own(kind, "__repr__")
 
 
 def _has_items(variable: Any) -> bool:
@@ -335,7 +335,7 @@ def _has_items(variable: Any) -> bool:
     from tj_torch.torch_private.dynamo import user_defined
 
     of_class = isinstance(variable, user_defined.UserDefinedClassVariable)
-    return of_class and _own(variable.value, "__class_getitem__")
+    return of_class and is_own(variable.value, "__class_getitem__")
 
 
 def _name(value: Any) -> str:
