@@ -123,6 +123,14 @@ def _seed() -> None:
         sys.modules["torch"].manual_seed(0)
 
 
+@pytest.fixture
+def forgotten() -> None:
+    """Reset torch.compile, which takes functions of one code for one function."""
+    import torch
+
+    torch._dynamo.reset()
+
+
 @pytest.fixture(autouse=True)
 def on_device() -> Iterator[None]:
     """Make tensors on the device that ``TJ_DEVICE`` names, where tests name none."""

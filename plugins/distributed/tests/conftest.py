@@ -20,3 +20,11 @@ def ranks(_ranks: list[Ranks]) -> Ranks:
     if not _ranks or not _ranks[-1].alive:
         _ranks.append(Ranks())
     return _ranks[-1]
+
+
+@pytest.fixture
+def mortal() -> Iterator[Ranks]:
+    """Two processes on gloo, for a test after which some have ended."""
+    found = Ranks()
+    yield found
+    found.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,13 +58,6 @@ def test_backward_is_compared_too(ranks: Ranks) -> None:
     for (eager, jitted), says in ranks.run(FILE, "gradients"):
         assert jitted == eager
         assert says in (True, None)
-
-
-@pytest.fixture
-def mortal() -> Iterator[Ranks]:
-    found = Ranks()
-    yield found
-    found.close()
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import copyreg
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,14 +25,10 @@ from tj_core.extend import (
 from tj_suites.subclasses.kinds import Labeled
 from torch.testing._internal.two_tensor import TwoTensor
 
+pytestmark = pytest.mark.usefixtures("forgotten")
+
 WHOLE = "TwoTensor.torch.mul"
 OPERATOR = "TwoTensor.aten.mul.Tensor"
-
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    torch._dynamo.reset()
-    return
 
 
 class Owner:

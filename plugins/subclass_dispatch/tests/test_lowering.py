@@ -18,7 +18,7 @@ from tj_core.extend import Claim, Executor, RuleTable, Stage, hookimpl
 from tj_suites.subclasses.programs import PROGRAMS
 from torch.testing._internal.two_tensor import TwoTensor
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = [pytest.mark.sampled(8), pytest.mark.usefixtures("forgotten")]
 
 UNKNOWN = "what torch[.a-zA-Z]*_ does is not known"
 
@@ -33,11 +33,6 @@ STAY = {
     "an_argument_is_given_other_parts": UNKNOWN,
 }
 """Programs that run on subclasses still, and what `tj.explain` says of it."""
-
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> None:
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -18,12 +18,9 @@ from tj_suites.subclasses.kinds import Labeled, Sideways
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 
+pytestmark = pytest.mark.usefixtures("forgotten")
+
 SESSION = tj.Session(["torch", "autograd", "subclass"])
-
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> None:
-    torch._dynamo.reset()
 
 
 def two(*shape: int) -> Any:

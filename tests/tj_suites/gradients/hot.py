@@ -6,10 +6,11 @@ formulas, and saves no more. Files of tests check that for each, with all of its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import tj_core as tj
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -55,6 +56,31 @@ def step(fn: Callable[..., torch.Tensor], args: Tensors) -> list[torch.Tensor]:
 
 
 # -------------------------------------------------------------------------------------- checks
+
+
+def checks_of(cases: Mapping[str, Case], without: Container[str] = ()) -> tuple[Any, Any, Any]:
+    """Tests of gradients, of bits and of costs, for each of ``cases``.
+
+    Those ``without`` have gradients that finite differences cannot check; they are compared with
+    eager's.
+    """
+
+    @pytest.mark.parametrize("name", cases)
+    def differences(name: str) -> None:
+        check_differences(cases[name], differentiable=name not in without, single="float32" in name)
+
+    @pytest.mark.sampled(16)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    @pytest.mark.parametrize("name", cases)
+    def bits(name: str, dtype: torch.dtype) -> None:
+        check_bits(cases[name], dtype)
+
+    @pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # PyTorch 2.10 says so
+    @pytest.mark.parametrize("name", cases)
+    def costs(name: str) -> None:
+        check_costs(cases[name])
+
+    return differences, bits, costs
 
 
 def check_differences(c: Case, *, differentiable: bool = True, single: bool = False) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from tj_suites.gradients.hot import case, check_bits, check_costs, check_differences
+from tj_suites.gradients.hot import case, checks_of
 from torch.nn import functional as F
 
 pytestmark = pytest.mark.sampled(8)
@@ -34,20 +33,8 @@ CASES = {
     ),
 }
 
-
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_are_those_of_differences(name: str) -> None:
-    check_differences(CASES[name])
-
-
-@pytest.mark.sampled(16)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", CASES)
-def test_results_and_gradients_are_eagers_to_the_bit(name: str, dtype: torch.dtype) -> None:
-    check_bits(CASES[name], dtype)
-
-
-@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # PyTorch 2.10 says so
-@pytest.mark.parametrize("name", CASES)
-def test_no_more_is_saved_or_run_than_eager_does(name: str) -> None:
-    check_costs(CASES[name])
+(
+    test_gradients_are_those_of_differences,
+    test_results_and_gradients_are_eagers_to_the_bit,
+    test_no_more_is_saved_or_run_than_eager_does,
+) = checks_of(CASES)

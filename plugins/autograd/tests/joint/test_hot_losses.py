@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tj_core as tj
 import torch
-from tj_suites.gradients.hot import WEIGHT, I, case, check_bits, check_costs, check_differences
+from tj_suites.gradients.hot import WEIGHT, I, case, checks_of
 from torch.nn import functional as F
 
 pytestmark = pytest.mark.sampled(8)
@@ -28,26 +28,14 @@ CASES = {
     "embedding, negative padding": case(lambda w: F.embedding(I, w, padding_idx=-1), (5, 4)),
     "embedding, by frequency": case(lambda w: F.embedding(I, w, scale_grad_by_freq=True), (5, 4)),
 }
-NO_DIFFERENCES = {"embedding, by frequency", "embedding, negative padding", "embedding, padding"}
-"""Gradients that finite differences cannot check; they are compared with eager's."""
 
-
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_are_those_of_differences(name: str) -> None:
-    check_differences(CASES[name], differentiable=name not in NO_DIFFERENCES)
-
-
-@pytest.mark.sampled(16)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", CASES)
-def test_results_and_gradients_are_eagers_to_the_bit(name: str, dtype: torch.dtype) -> None:
-    check_bits(CASES[name], dtype)
-
-
-@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # PyTorch 2.10 says so
-@pytest.mark.parametrize("name", CASES)
-def test_no_more_is_saved_or_run_than_eager_does(name: str) -> None:
-    check_costs(CASES[name])
+(
+    test_gradients_are_those_of_differences,
+    test_results_and_gradients_are_eagers_to_the_bit,
+    test_no_more_is_saved_or_run_than_eager_does,
+) = checks_of(
+    CASES, without={"embedding, by frequency", "embedding, negative padding", "embedding, padding"}
+)
 
 
 def test_a_sparse_gradient() -> None:

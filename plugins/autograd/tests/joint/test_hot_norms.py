@@ -7,9 +7,7 @@ import torch
 from tj_suites.gradients.hot import (
     arguments,
     case,
-    check_bits,
-    check_costs,
-    check_differences,
+    checks_of,
     compiled,
     saved_bytes,
     step,
@@ -33,23 +31,11 @@ CASES = {
     "log_softmax": case(lambda x: F.log_softmax(x, -1), (3, 4)),
 }
 
-
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_are_those_of_differences(name: str) -> None:
-    check_differences(CASES[name], single="float32" in name)
-
-
-@pytest.mark.sampled(16)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", CASES)
-def test_results_and_gradients_are_eagers_to_the_bit(name: str, dtype: torch.dtype) -> None:
-    check_bits(CASES[name], dtype)
-
-
-@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # PyTorch 2.10 says so
-@pytest.mark.parametrize("name", CASES)
-def test_no_more_is_saved_or_run_than_eager_does(name: str) -> None:
-    check_costs(CASES[name])
+(
+    test_gradients_are_those_of_differences,
+    test_results_and_gradients_are_eagers_to_the_bit,
+    test_no_more_is_saved_or_run_than_eager_does,
+) = checks_of(CASES)
 
 
 def test_less_is_saved() -> None:

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 from tj_conformance.gradients.own import WAYS
-from tj_suites.gradients.own_backwards import (
-    FUNCTIONS,
-    PROGRAMS,
-    check,
-)
+from tj_suites.gradients.marks import OWN_BACKWARDS
+from tj_suites.gradients.own_backwards import FUNCTIONS, PROGRAMS, check
 
-# Dynamo makes one where it captures a call of a Function, and looks at ``.grad`` of values.
-pytestmark = [
-    pytest.mark.sampled(8),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated"),
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
-    pytest.mark.skipif(
-        torch.__version__ < (2, 11), reason="PyTorch 2.10: Functions are left to PyTorch"
-    ),
-]
-
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    """Reset torch.compile between programs, which share their code."""
-    torch._dynamo.reset()
-    return
-
+pytestmark = OWN_BACKWARDS
 
 BEFORE = "before one without gradient"
 
