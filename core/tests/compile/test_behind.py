@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tj_core as tj
 from tj_core.compile.kept_regions import KeptRegions
-from tj_core.compile.worker import worker
+from tj_core.compile.worker import Worker, worker
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import RuleTable
@@ -228,6 +228,27 @@ def test_kernels_are_put_in_between_calls_of_several_threads(slow: SlowPlugin) -
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_who_waits_does_not_overtake_who_queues(
+    slow: SlowPlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = behind(chain, slow)
+    slow.go.set()
+    began, go, put = threading.Event(), threading.Event(), Worker.put
+
+    def late(*args: Any) -> None:
+        began.set()
+        assert go.wait(60)
+        put(*args)
+
+    monkeypatch.setattr(Worker, "put", late)
+    thread = threading.Thread(target=g, args=(X, Y))
+    thread.start()
+    assert began.wait(60)
+    threading.Timer(0.2, go.set).start()
+    assert tj.wait(g, 60)
+    thread.join()
 
 
 def test_a_program_without_owner_is_not_compiled(slow: SlowPlugin) -> None:

@@ -111,7 +111,8 @@ class Behind:
             if self._at is worker() or not self.waits:
                 return
             self._at = worker()
-        self._at.put(self, Behind._work)
+            # Under the lock: who finds it queued waits for the worker.
+            self._at.put(self, Behind._work)
 
     def tell(self) -> None:
         """Warn of what has failed since the last time.

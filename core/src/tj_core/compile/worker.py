@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Stopped", "stop_at_exit", "worker"]
+__all__ = ["Stopped", "Worker", "stop_at_exit", "worker"]
 
 _Work = tuple["weakref.ref[Any]", Callable[[Any], None]]
 
