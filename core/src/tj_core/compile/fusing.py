@@ -84,15 +84,18 @@ class FusedRegions:
     def together(
         self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
     ) -> None:
-        """Compile ``regions`` of one executor together; after a failure, one by one."""
-        kernels = self.made(owner, regions, executors)
-        try:
-            compiled(owner, kernels, self.kept_for(executors))
-        except Exception:  # one region is the cause: `single` finds it and reports it
-            for kernel in kernels:
-                self.single(owner, kernel)
-            return
-        self.kernels |= {kernel.region.key: kernel for kernel in kernels}
+        """Compile ``regions`` of one executor together.
+
+        A region that fails runs without its executor. In strict mode the failure is raised and the
+        region not recorded, so that the next program tries again.
+        """
+        kernels = {kernel.region.key: kernel for kernel in self.made(owner, regions, executors)}
+        failed = compiled_or_failed(owner, list(kernels.values()), self.kept_for(executors))
+        wrong = {kernel.region.key for kernel, _ in failed}
+        self.kernels |= {key: kernel for key, kernel in kernels.items() if key not in wrong}
+        for kernel, error in failed:
+            kernel.fail(error)
+            self.kernels[kernel.region.key] = kernel
 
     def later(
         self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
@@ -117,15 +120,9 @@ class FusedRegions:
         waiting = sorted((k for k in kernels if k.waiting), key=lambda k: k.executor)
         for name, group in groupby(waiting, key=lambda k: k.executor):
             owner, batch = next(e for e in executors if e.name == name), list(group)
-            try:
-                compiled(owner, batch, self.kept_for(executors), step)
-            except Exception:  # one region is the cause
-                for kernel in batch:
-                    try:
-                        compiled(owner, [kernel], None, step)
-                    except Exception as error:
-                        kernel.leave(str(error) or type(error).__name__)
-                        failed.append((kernel, error.with_traceback(None)))
+            for kernel, error in compiled_or_failed(owner, batch, self.kept_for(executors), step):
+                kernel.leave(str(error) or type(error).__name__)
+                failed.append((kernel, error.with_traceback(None)))
         return failed
 
     def made(
@@ -140,18 +137,6 @@ class FusedRegions:
     def kept_for(self, executors: Sequence[Executor]) -> KeptRegions | None:
         """The regions on disk, if they are for programs with ``executors``."""
         return self.kept if self.kept is not None and self.kept.serves(executors) else None
-
-    def single(self, owner: Executor, kernel: RegionKernel) -> None:
-        """Compile one region; if the executor fails, the region runs without it.
-
-        In strict mode the failure is raised and the region not recorded, so that the next program
-        tries again.
-        """
-        try:
-            compiled(owner, [kernel])
-        except Exception as error:
-            kernel.fail(error)
-        self.kernels[kernel.region.key] = kernel
 
     def warn(self, kernel: RegionKernel, reason: Exception | str, sizes: Mapping[str, int]) -> None:
         """Warn that a region runs without its executor, always or for ``sizes``.
@@ -181,6 +166,29 @@ def _owner(item: tuple[Symbol, FusionRegion]) -> str:
 
 Step = Callable[[], contextlib.AbstractContextManager[Any]]
 """A context around the compilation of each region behind a program."""
+
+
+def compiled_or_failed(
+    owner: Executor,
+    kernels: Sequence[RegionKernel],
+    kept: KeptRegions | None,
+    step: Step | None = None,
+) -> list[tuple[RegionKernel, Exception]]:
+    """Compile the regions of ``kernels`` together; after a failure, one by one.
+
+    Returns those that failed, with their errors. See `compiled`.
+    """
+    try:
+        compiled(owner, kernels, kept, step)
+    except Exception:  # one region is the cause
+        failed = []
+        for kernel in kernels:
+            try:
+                compiled(owner, [kernel], None, step)
+            except Exception as error:
+                failed.append((kernel, error))
+        return failed
+    return []
 
 
 def compiled(

@@ -21,12 +21,12 @@ from tj_core.compile.failures import own_pass, warn_of
 from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.keeping import Keeping
 from tj_core.compile.late_programs import LatePrograms
-from tj_core.compile.outcome import Assembly, Outcome
+from tj_core.compile.outcome import Outcome
 from tj_core.compile.pair_checks import PairCheck, pair_check
 from tj_core.compile.progress import Progress
 from tj_core.compile.recall import Recall
 from tj_core.compile.steps import Steps
-from tj_core.compile.transforms import Ranked, without
+from tj_core.compile.transforms import Outcomes, Ranked, without
 from tj_core.edit.bodies import body_program
 from tj_core.edit.editor import at_stage
 from tj_core.errors import (
@@ -120,9 +120,9 @@ class Pipeline:
             with pipeline.own("acquire"):
                 run.steps.check(acquired)
             run.through(Stage.ACQUIRED)
-            if run.declined is None:
+            if run.outcomes.declined is None:
                 return replace(run.finish(boxed), declined=tuple(declined))
-            ranked, answer = run.declined
+            ranked, answer = run.outcomes.declined
             pipeline = replace(pipeline, transforms=without(pipeline.transforms, ranked))
             if answer.keep_all_calls:
                 pipeline = pipeline.keeping_all_calls()
@@ -184,8 +184,7 @@ class _Run:
 
     Its passes are in ``steps``, what claiming makes of it in ``claimed``, its place on disk in
     ``recall``, the programs compiled later in ``late``. ``states`` are the states of claims for
-    calls. ``said`` are the outcomes of transforms, ``wrapped`` their names and payloads;
-    ``declined`` is the transform that declined the program, which ended the run.
+    calls. A transform that declines the program ends the run.
     """
 
     pipeline: Pipeline
@@ -196,9 +195,7 @@ class _Run:
     sizes: ProgramSizes | None = None
     reason: str = ""
     states: States = field(default_factory=dict)
-    said: list[Outcome] = field(default_factory=list)
-    wrapped: list[tuple[str, Any]] = field(default_factory=list)
-    declined: tuple[Ranked, Decline] | None = None
+    outcomes: Outcomes = field(default_factory=Outcomes)
 
     @classmethod
     def of(
@@ -228,25 +225,20 @@ class _Run:
 
         self.late = LatePrograms(self.pipeline.lock, self.choices, self.part, fallback)
 
-    @property
-    def assembly(self) -> Assembly | None:
-        """The latest assembly that a transform made."""
-        return next((said.assembly for said in reversed(self.said) if said.assembly), None)
-
     def through(self, first: Stage) -> None:
         """Run the passes of the stages from ``first`` on, until a transform declines.
 
         If the finished program is on disk, the passes from FUNCTIONAL to CLAIMED are skipped.
         """
         self.transforms(stage for stage in Stage if first <= stage < Stage.FUNCTIONAL)
-        if self.declined is None and first < Stage.SPLIT:
+        if self.outcomes.declined is None and first < Stage.SPLIT:
             self.look_for(self.steps.traces)
-        if self.declined is None and not self.found():
+        if self.outcomes.declined is None and not self.found():
             known = len(self.steps.traces)
             later = max(first, Stage.FUNCTIONAL)
             with self.recall.making:
                 self.transforms(stage for stage in Stage if later <= stage < Stage.CLAIMED)
-                if self.declined is None:
+                if self.outcomes.declined is None:
                     self.give_owners()
                     self.recall.keep(self.claimed.fused, known, self.claimed.claims)
         self.transforms([Stage.CLAIMED])
@@ -255,7 +247,7 @@ class _Run:
         """Run the transforms after ``stages``, until one declines."""
         for stage in stages:
             for ranked in self.pipeline.transforms:
-                if ranked.transform.after is stage and self.declined is None:
+                if ranked.transform.after is stage and self.outcomes.declined is None:
                     self.transform(ranked)
 
     def give_owners(self) -> None:
@@ -264,7 +256,7 @@ class _Run:
             self.steps.own_step("dce", dce)
         if self.pipeline.cse:
             self.steps.own_step("cse", lambda trace: cse(trace, self.pipeline.tags))
-        self.claimed.claim(self.assembly)
+        self.claimed.claim(self.outcomes.assembly)
 
     def look_for(self, before: Sequence[Trace], *more: object) -> None:
         """Look for the entry on disk of the program, which ``before`` and ``more`` determine."""
@@ -284,8 +276,7 @@ class _Run:
         if kept is None:
             return False
         found, said = kept
-        self.said += said
-        self.wrapped += found.said
+        self.outcomes.restore(said, found.said)
         self.claimed.take(found.fused)
         return True
 
@@ -348,11 +339,8 @@ class _Run:
                 f"{ranked} failed: {type(error).__name__}: {error}", hint=ranked.remedy
             ) from error
         (said,) = answers
-        if said.declined is not None:
-            self.declined = ranked, said.declined
         self.recall.note(ranked, said)
-        self.said.append(said)
-        self.wrapped += [(transform.name, payload) for payload in said.kept()]
+        self.outcomes.add(ranked, said)
 
     def program(self, boxed: bool) -> Program:
         """The program of the latest trace."""
@@ -360,7 +348,7 @@ class _Run:
 
     def finish(self, boxed: bool) -> Compilation:
         """Assemble and wrap the program, and return the compilation."""
-        assembly, others = self.assembly, self.late.others
+        assembly, others = self.outcomes.assembly, self.late.others
         boxed = assembly.boxed if assembly else boxed
         program = self.program(boxed)
         if assembly is not None:
@@ -372,7 +360,7 @@ class _Run:
             late = partial(self.part, add=weakref.WeakMethod(behind.add))
             slow = self.assembled(plain, replace(self.late, compile=late))
             function = behind.between(slow, function)
-        for wrapper in reversed([wrapper for said in self.said for wrapper in said.wrappers]):
+        for wrapper in self.outcomes.wrappers:
             function = wrapper.wrap(function, _Recompiler(self))
             if wrapper.epilogue is not None:
                 others["epilogue"] = wrapper.epilogue
@@ -384,13 +372,13 @@ class _Run:
             others,
             regions=self.claimed.kernels,
             counts=self.claimed.counts,
-            wrapped=tuple(self.wrapped),
+            wrapped=tuple(self.outcomes.payloads),
             behind=behind,
         )
 
     def assembled(self, program: Program, late: LatePrograms) -> Callable[..., Any]:
         """The function of ``program``, with programs beside it from ``late``."""
-        assembly = self.assembly
+        assembly = self.outcomes.assembly
         return program.function if assembly is None else assembly.assemble(program, late.program)
 
     def behind(self) -> Behind | None:
@@ -399,7 +387,9 @@ class _Run:
         A program that finds all its kernels runs them at once, and so does its backward then.
         """
         kernels = self.claimed.kernels
-        waits = any(k.waiting for k in kernels) or (self.assembly is not None and not kernels)
+        waits = any(k.waiting for k in kernels) or (
+            self.outcomes.assembly is not None and not kernels
+        )
         p = self.pipeline
         if not (p.waits and waits):
             return None
@@ -409,7 +399,7 @@ class _Run:
 
     def choices(self, trace: Trace) -> dict[str, Choice]:
         """The inputs of ``trace`` that this program returns with chosen strides."""
-        flexible = self.assembly.flexible if self.assembly is not None else ()
+        flexible = self.outcomes.assembly.flexible if self.outcomes.assembly is not None else ()
         return self.claimed.choices(trace, flexible)
 
     @collecting_less()
@@ -429,8 +419,8 @@ class _Run:
         wait = add is not None
         run = _Run.of(self.pipeline, trace, reached, self.sizes, come, self.reason, wait=wait)
         run.states = self.states
-        if self.recall.entry is not None and self.assembly is not None:
-            mine = self.assembly.others.get(name) is trace
+        if self.recall.entry is not None and self.outcomes.assembly is not None:
+            mine = self.outcomes.assembly.others.get(name) is trace
             facts = self.recall.entry.key, name, sorted(come.items())
             run.look_for([] if mine else [trace], facts)
         with self.pipeline.progress.showing(name, self.pipeline.passes):

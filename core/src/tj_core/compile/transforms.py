@@ -1,9 +1,9 @@
-"""Passes over traces: the records that plugins register."""
+"""Passes over traces: the records that plugins register, and the outcomes of one run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tj_core.contract.fields import (
@@ -20,12 +20,12 @@ from tj_core.ir.stage import Stage
 
 if TYPE_CHECKING:
     from tj_core.compile.context import PassContext
-    from tj_core.compile.outcome import Outcome
+    from tj_core.compile.outcome import Assembly, Outcome, Wrapper
     from tj_core.contract.decline import Decline
     from tj_core.contract.packages import TrainingParts
     from tj_core.ir.trace import Trace
 
-__all__ = ["USER", "Ranked", "Transform", "without"]
+__all__ = ["USER", "Outcomes", "Ranked", "Transform", "without"]
 
 USER = "user"
 """The plugin of transforms that a call of `tj.jit` was given."""
@@ -125,3 +125,38 @@ def without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ...
         return made >= missing
 
     return tuple(ranked for ranked in transforms if not builds_on_it(ranked))
+
+
+@dataclass
+class Outcomes:
+    """The outcomes of the transforms of one run, in order.
+
+    ``payloads`` are their names and what they keep on disk; ``declined`` is the transform that
+    declined the program, with its answer.
+    """
+
+    answers: list[Outcome] = field(default_factory=list)
+    payloads: list[tuple[str, Any]] = field(default_factory=list)
+    declined: tuple[Ranked, Decline] | None = None
+
+    def add(self, ranked: Ranked, outcome: Outcome) -> None:
+        """Add the outcome of a transform that ran."""
+        if outcome.declined is not None:
+            self.declined = ranked, outcome.declined
+        self.answers.append(outcome)
+        self.payloads += [(ranked.transform.name, payload) for payload in outcome.kept()]
+
+    def restore(self, outcomes: Collection[Outcome], payloads: Collection[tuple[str, Any]]) -> None:
+        """Add the outcomes of transforms that ran in another process."""
+        self.answers += outcomes
+        self.payloads += payloads
+
+    @property
+    def assembly(self) -> Assembly | None:
+        """The latest assembly that a transform made."""
+        return next((said.assembly for said in reversed(self.answers) if said.assembly), None)
+
+    @property
+    def wrappers(self) -> list[Wrapper]:
+        """The functions around the program, the innermost first."""
+        return [wrapper for said in self.answers for wrapper in said.wrappers][::-1]

@@ -1,4 +1,4 @@
-"""Limit of recompilations for values of one Python object."""
+"""Recompilations: the guard that failed, in words, and their limit for values of one object."""
 
 from __future__ import annotations
 
