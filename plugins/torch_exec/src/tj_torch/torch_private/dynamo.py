@@ -156,6 +156,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "LocalGeneratorObjectVariable": ("know a generator", "iterators that leave"),
         "SkipFunctionVariable": ("pass over graph breaks", "steps of optimizers"),
         "UserFunctionVariable": ("capture a function that is not to be", "steps of optimizers"),
+        "UserMethodVariable": ("know a bound method", "identity"),
         "WrapperUserFunctionVariable": ("know a function under lru_cache", "remembered results"),
     },
     "torch._dynamo.variables.higher_order_ops": {

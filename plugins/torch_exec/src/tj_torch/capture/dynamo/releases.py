@@ -247,7 +247,11 @@ def default_equality(
 
     Dynamo has a function for these; up to 2.10, all comparison instructions are examined.
     """
-    from tj_torch.torch_private.dynamo import UserDefinedObjectVariable, builtin
+    from tj_torch.torch_private.dynamo import (
+        UserDefinedObjectVariable,
+        UserMethodVariable,
+        builtin,
+    )
 
     def identity(
         seeing: Callable[[Any, Any, Any], None],
@@ -269,6 +273,10 @@ def default_equality(
             both = all(isinstance(v, UserDefinedObjectVariable) for v in (left, right))
             equality: Any = object.__eq__
             if both and type(left.value).__eq__ is equality and inst.argval == "==":
+                see(left, right, self.stack[-1])
+            # Bound methods have an `==` of their own, of which these versions know nothing.
+            methods = any(isinstance(v, UserMethodVariable) for v in (left, right))
+            if methods and inst.argval in ("==", "!="):
                 see(left, right, self.stack[-1])
 
         return instruction
