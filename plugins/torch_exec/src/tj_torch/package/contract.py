@@ -8,7 +8,7 @@ compared with their expressions, and conditions on symbols have to hold.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -133,9 +133,9 @@ class Contract:
 
     def _placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
         """The values of the arguments, in order."""
-        by_place = {place: name for name, _, place, _ in self.arguments if place is not None}
-        unknown = kwargs.keys() - {keyword for _, keyword, _, _ in self.arguments}
-        more = [i for i in range(len(args)) if i not in by_place]
+        places, keywords = self._ways
+        unknown = kwargs.keys() - keywords if kwargs else None
+        more = [i for i in range(len(args)) if i not in places]
         if unknown or more:
             which = min(unknown) if unknown else f"argument {more[0]}"
             known = ", ".join(name for name, *_ in self.arguments)
@@ -168,6 +168,12 @@ class Contract:
         elif value_text(value) != content:
             raise _unlike(path, repr(value_of(content)), value)
         found.append(value)
+
+    @cached_property
+    def _ways(self) -> tuple[Set[int], Set[str]]:
+        """The places and keywords of arguments."""
+        places = {place for _, _, place, _ in self.arguments if place is not None}
+        return places, {keyword for _, keyword, _, _ in self.arguments if keyword is not None}
 
     @cached_property
     def _tensors(self) -> dict[str, _Tensor]:
@@ -275,6 +281,8 @@ def _holds(condition: str, symbols: Mapping[str, int]) -> bool:
 
 
 def _evaluated(text: str, symbols: Mapping[str, int]) -> Any:
+    if text in symbols:
+        return symbols[text]
     lookup: Callable[[str], int] = symbols.__getitem__
     return evaluate_size(text, lookup)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,10 @@ from tj_torch.package.executors import implementations, installed
 from tj_torch.package.machine import differences
 from tj_torch.package.running import parsed, program
 from tj_torch.package.tensors import packed, unpacked
-from tj_torch.package.trees import rebuilt, value_text
+from tj_torch.package.trees import rebuilt, value_of, value_text
 from tj_torch.runtime.modes import device_modes
 
-__all__ = ["CONSTANTS", "Package", "check_settings", "load", "setting"]
+__all__ = ["CONSTANTS", "Package", "load", "setting"]
 
 CONSTANTS = "constants.safetensors"
 """Member with the tensors that the program owns: parameters, buffers and constants."""
@@ -89,7 +90,7 @@ class Package:
 
         :raises PackageError: for arguments or settings that it was not made for.
         """
-        check_settings(self.manifest["settings"])
+        self._settings.check()
         leaves, symbols = self.contract.bound(args, kwargs)
         training = self.manifest["training"] is not None
         grad = contextlib.nullcontext() if training else torch.no_grad()
@@ -106,6 +107,10 @@ class Package:
 
     def _given(self, kind: str, content: Any, leaves: list[Any]) -> Any:
         return leaves[content] if kind == "leaf" else self._tensors[content]
+
+    @cached_property
+    def _settings(self) -> Settings:
+        return Settings.of(self.manifest["settings"])
 
     @cached_property
     def _readers(self) -> list[Callable[[list[Any], Mapping[str, int]], Any]]:
@@ -195,20 +200,43 @@ def setting(path: str) -> Any:
     return None if function is None else value_text(function())
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Check that PyTorch's settings are those that the program was compiled with.
+@dataclass(frozen=True)
+class Settings:
+    """PyTorch's settings that a program was compiled with.
 
-    :raises PackageError: if one differs.
+    ``rows`` have the path of each function that reads one, the function, and its result then, as a
+    value and as `value_text`.
     """
-    for path, value in settings.items():
-        now = setting(path)
-        if now != value:
-            raise PackageError(
-                f"{path}() is {now and now[1]}, and the package is for {value and value[1]}"
+
+    rows: tuple[tuple[str, Callable[[], Any] | None, Any, list[str] | None], ...]
+
+    @classmethod
+    def of(cls, texts: Mapping[str, list[str] | None]) -> Settings:
+        """The settings of a manifest: texts by path."""
+        return cls(
+            tuple(
+                (path, function_at(path), None if text is None else value_of(text), text)
+                for path, text in texts.items()
             )
-    mode = ambient_mode() or ("a default device" if device_modes() else None)
-    if mode is not None:
-        raise PackageError(f"called under {mode}, and the program is for calls without")
+        )
+
+    def check(self) -> None:
+        """Compare the settings with those of this call.
+
+        :raises PackageError: if one differs.
+        """
+        for path, read, value, text in self.rows:
+            now = None if read is None else read()
+            if type(now) is type(value) and now == value and text is not None:
+                continue
+            said = None if read is None else value_text(now)
+            if said != text:
+                raise PackageError(
+                    f"{path}() is {said and said[1]}, and the package is for {text and text[1]}"
+                )
+        mode = ambient_mode() or ("a default device" if device_modes() else None)
+        if mode is not None:
+            raise PackageError(f"called under {mode}, and the program is for calls without")
 
 
 def _said(tensor: torch.Tensor) -> str:
