@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tj_torch.capture.dynamo import (
+    class_answers,
     class_probes,
     corrections,
     enums,
@@ -73,6 +74,16 @@ CLASSES: tuple[Correction, ...] = (
         unnoticed(metaclasses.leave_metaclass_checks),
         Needs(names=names("isinstance issubclass")),
         class_probes.checks,
+    ),
+    Correction.of(
+        "answers of classes",
+        "isinstance and callable see classes that are registered or changed between calls",
+        class_answers.guard_answers,
+        Needs(
+            names("MATCH_CLASS MATCH_SEQUENCE MATCH_MAPPING"),
+            names("isinstance issubclass callable"),
+        ),
+        class_probes.answers,
     ),
     Correction.of(
         "lists and sets",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tj_torch.capture.eager_probe import equal_to_eager
 
 __all__ = [
+    "answers",
     "attributes",
     "checks",
     "enum_members",
@@ -74,6 +75,18 @@ class A(metaclass=Long):
 def f(x): return x + isinstance(x, A)
 """,
     "f(x)", "f(torch.ones(1))", "setattr(Long, 'least', 2)", "f(x)",
+)  # fmt: skip
+
+answers = equal_to_eager(
+    """
+import abc
+x = torch.ones(2)
+class A(abc.ABC): pass
+class B: pass
+o = B()
+def f(x): return x * (2 if isinstance(o, A) else 3) + callable(o)
+""",
+    "f(x)", "A.register(B) and None", "f(x)", "setattr(B, '__call__', print)", "f(x)",
 )  # fmt: skip
 
 lists_and_sets = equal_to_eager(

@@ -195,6 +195,13 @@ FEATURES: tuple[Correction, ...] = (
         probes.scopes,
     ),
     Correction.of(
+        "hidden builtins",
+        "a global that comes to hide a builtin function is the one that is called",
+        own_globals.guard_builtins,
+        None,
+        probes.hidden,
+    ),
+    Correction.of(
         "keywords",
         "a keyword that names an argument by position is refused",
         unnoticed(keywords.correct),

@@ -11,7 +11,7 @@ import dis
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo.patches import replace_instruction, stop
+from tj_torch.capture.dynamo.patches import forget_handlers, replace_instruction, stop
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def correct(stack: ExitStack) -> None:
     if "SEND" in dis.opmap:  # in Python 3.10 another instruction, which Dynamo has right
         replace_instruction(stack, "SEND", _keep_result)
     _leave_iterators_of_lists(stack)
+    _iterate_backwards(stack)
 
 
 def _leave_generators(stack: ExitStack) -> None:
@@ -149,6 +150,28 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
     base = next(bases, ListIteratorVariable)
     near = base.__module__ == ListIteratorVariable.__module__
     replace(stack, base if near else ListIteratorVariable, "reconstruct", leaving, inherited=True)
+
+
+def _iterate_backwards(stack: ExitStack) -> None:
+    """Make ``reversed(...)`` an iterator, where it is a tuple up to 2.11."""
+    from tj_torch.torch_private.dynamo import (
+        BuiltinVariable,
+        ListIteratorVariable,
+        TupleVariable,
+        ValueMutationNew,
+    )
+
+    def reversing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_reversed(self: Any, tx: Any, *args: Any) -> Any:
+            found = original(self, tx, *args)
+            if type(found) is TupleVariable:
+                return ListIteratorVariable(found.items, mutation_type=ValueMutationNew())
+            return found
+
+        return call_reversed
+
+    forget_handlers(stack, reversed)
+    replace(stack, BuiltinVariable, "call_reversed", reversing)
 
 
 def _in_loops(tx: Any) -> list[Any]:

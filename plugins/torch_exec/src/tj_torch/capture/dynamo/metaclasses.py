@@ -6,6 +6,7 @@ values (``isinstance(x, Float[Tensor, "b c"])`` of jaxtyping), or asks once for 
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Iterator
 from types import UnionType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from tj_torch.torch_private.replacement import replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["leave_metaclass_calls", "leave_metaclass_checks"]
+__all__ = ["kinds_in", "leave_metaclass_calls", "leave_metaclass_checks"]
 
 
 def leave_metaclass_calls(stack: ExitStack) -> None:
@@ -49,7 +50,7 @@ def leave_metaclass_checks(stack: ExitStack) -> None:
 def _asking(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def asking(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Any, tx: Any, one: Any, kinds: Any) -> Any:
-            for kind in _classes(kinds.as_python_constant() if _is_known(kinds) else ()):
+            for kind in kinds_in(kinds.as_python_constant() if _is_known(kinds) else ()):
                 if is_own(type(kind), method):
                     stop(f"{kind.__qualname__}, whose metaclass says what is one")
             return original(self, tx, one, kinds)
@@ -64,12 +65,14 @@ def _is_known(variable: Any) -> bool:
     return known
 
 
-def _classes(kinds: Any) -> Iterator[type]:
-    """Classes of the second argument of ``isinstance``."""
-    if isinstance(kinds, UnionType):
-        kinds = kinds.__args__
+def kinds_in(kinds: Any) -> Iterator[type]:
+    """Yield the classes in the second argument of ``isinstance``, in the order in which it asks."""
     if isinstance(kinds, tuple):
         for kind in kinds:
-            yield from _classes(kind)
+            yield from kinds_in(kind)
+    elif isinstance(kinds, UnionType) or typing.get_origin(kinds) is typing.Union:
+        yield from kinds_in(typing.get_args(kinds))
     elif isinstance(kinds, type):
         yield kinds
+    elif isinstance(kind := getattr(kinds, "__origin__", None), type):
+        yield kind  # of `typing.Sequence`

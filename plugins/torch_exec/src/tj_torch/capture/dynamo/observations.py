@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
+from tj_torch.capture.dynamo.conditions import Conditions
 from tj_torch.guards.members import Absent, Lookup
 
 if TYPE_CHECKING:
@@ -32,6 +34,14 @@ class Observations:
     uninitialized: bool = False
     lost: list[tuple[Correction, str]] = field(default_factory=list)
     read: ReadValues | None = None
+    _conditions: WeakKeyDictionary[Any, Conditions] = field(default_factory=WeakKeyDictionary)
+
+    def conditions(self, graph: Any) -> Conditions:
+        """Conditions of a graph, Dynamo's ``OutputGraph``, to which more can be added."""
+        found = self._conditions.get(graph)
+        if found is None:
+            found = self._conditions[graph] = Conditions()
+        return found
 
     def look_up(
         self, cls: type, name: str, *, instance: object = None, fixed: bool = False

@@ -33,7 +33,7 @@ from tj_torch.torch_private.replacement import has, replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["is_own", "keep_stops", "leave_own_methods"]
+__all__ = ["is_known", "is_own", "keep_stops", "leave_own_methods", "may_change"]
 
 
 def keep_stops(stack: ExitStack) -> None:
@@ -139,6 +139,8 @@ def _constructing(original: Callable[..., Any]) -> Callable[..., Any]:
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(self.value, enum.EnumMeta) and is_own(self.value, "_missing_"):
             stop(f"{self.value.__qualname__}._missing_ may be called")
+        if isinstance(self.value, enum.EnumMeta) and not self.value.__members__:
+            stop("an enum that the program makes")  # one for all calls, to Dynamo
         return original(self, tx, args, kwargs)
 
     return call_function
@@ -307,18 +309,27 @@ def is_own(cls: type, name: str) -> bool:
     """Test if the method ``name`` of ``cls`` is the program's, and not Python's or PyTorch's."""
     found = next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
     function = getattr(found, "__func__", found)
-    if not isinstance(function, FunctionType) or _is_known(function.__module__):
+    if not isinstance(function, FunctionType) or is_known(function.__module__):
         return False
     # What a decorator of dataclasses has made of the fields is the same in each call.
     return not (dataclasses.is_dataclass(cls) and function.__code__.co_filename == "<string>")
 
 
-def _is_known(module: str | None) -> bool:
+def may_change(cls: type) -> bool:
+    """Test for a class that a program may change: none of Python's or PyTorch's."""
+    return not cls.__flags__ & _IMMUTABLE and not is_known(cls.__module__)
+
+
+_IMMUTABLE = 1 << 8
+"""``Py_TPFLAGS_IMMUTABLETYPE``."""
+
+
+def is_known(module: str | None) -> bool:
+    """Test for a module of Python's or PyTorch's, whose classes answer the same in each call."""
     return (module or "").partition(".")[0] in _KNOWN
 
 
 _KNOWN: Collection[str] = {*sys.stdlib_module_names, "torch", "numpy"} - {"__main__"}
-"""Modules whose classes answer the same in each call."""
 
 
 def _is_repr(variable: Any) -> bool:

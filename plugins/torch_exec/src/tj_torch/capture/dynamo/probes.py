@@ -237,6 +237,14 @@ def f(x): return g(x)
     "f(x)", "scope.update(k=3)", "f(x)",
 )  # fmt: skip
 
+hidden = equal_to_eager(
+    """
+x = torch.ones(2)
+def f(x): return x * len((1, 2))
+""",
+    "f(x)", "globals().update(len=lambda v: 5)", "f(x)", "globals().pop('len') and None", "f(x)",
+)  # fmt: skip
+
 keywords = equal_to_eager(
     """
 x = torch.ones(2)

@@ -1,0 +1,57 @@
+"""Conditions of a graph in Python, which are one guard that is checked after all others."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NoReturn
+
+__all__ = ["Conditions"]
+
+
+class Conditions:
+    """Conditions that a graph depends on, each as code and as text.
+
+    In code, ``G`` is the dict of the program's globals. What raises does not hold.
+    """
+
+    def __init__(self) -> None:
+        from tj_torch.torch_private.dynamo import GlobalStateSource
+
+        self.scope: dict[str, Any] = {"fail": _fail}
+        self.texts: dict[str, str] = {}
+        # One object, since Dynamo tells guards apart by the functions that make them.
+        self._guard = GlobalStateSource().make_guard(functools.partial(_create, conditions=self))
+
+    def add(self, code: str, text: str = "", **scope: Any) -> None:
+        """Guard ``code``, with further names in ``scope``.
+
+        To be called each time: Dynamo takes guards back where it goes back in the program.
+        """
+        from tj_torch.torch_private.dynamo import install_guard
+
+        self.scope |= scope
+        self.texts[code] = text or code
+        install_guard(self._guard)
+
+    def name(self, value: Any) -> str:
+        """Name of ``value`` in the code."""
+        for name, known in self.scope.items():
+            if known is value:
+                return name
+        made = f"v{len(self.scope)}"
+        self.scope[made] = value
+        return made
+
+
+def _create(builder: Any, guard: Any, conditions: Conditions) -> None:
+    from tj_torch.torch_private.dynamo import get_verbose_code_parts
+
+    texts = conditions.texts
+    codes = [f"({code}) or fail({text!r})" for code, text in texts.items()]
+    verbose = get_verbose_code_parts([" and ".join(texts.values())], guard)
+    builder.add_python_lambda_leaf_guard_to_root(codes, verbose, conditions.scope)
+
+
+def _fail(text: str) -> NoReturn:
+    """Say which condition does not hold: the message of an error in a guard is its reason."""
+    raise LookupError(text)
