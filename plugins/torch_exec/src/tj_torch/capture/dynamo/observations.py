@@ -38,9 +38,10 @@ class Observations:
 
     def conditions(self, graph: Any) -> Conditions:
         """Conditions of a graph, Dynamo's ``OutputGraph``, to which more can be added."""
-        found = self._conditions.get(graph)
+        key = graph.tracing_context  # the graph itself has no hash
+        found = self._conditions.get(key)
         if found is None:
-            found = self._conditions[graph] = Conditions()
+            found = self._conditions[key] = Conditions()
         return found
 
     def look_up(
