@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Absent",
+    "Condition",
     "Lookup",
     "found_in",
     "guard_members",
     "guard_methods",
     "is_pytorchs",
+    "member_conditions",
     "running_members",
 ]
 
@@ -53,7 +55,7 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
-class _Condition:
+class Condition:
     """Guard that ``expression`` over ``owner`` is ``value`` by identity; ``text`` is printed."""
 
     expression: str
@@ -64,20 +66,26 @@ class _Condition:
 
 def guard_members(guards: Guards, lookups: Iterable[Lookup]) -> None:
     """Guard that each of ``lookups`` finds the same member."""
-    _guard(guards, (c for lookup in map(_general, lookups) for c in _conditions(lookup)))
+    _guard(guards, member_conditions(lookups))
+
+
+def member_conditions(lookups: Iterable[Lookup]) -> Iterator[Condition]:
+    """Conditions that each of ``lookups`` finds the same member, where it may be replaced."""
+    for lookup in map(_general, lookups):
+        yield from (c for c in _conditions(lookup) if _replaceable(c.owner))
 
 
 def guard_methods(guards: Guards, classes: Iterable[type]) -> None:
     """Guard that ``classes`` have the same methods as now, and no others."""
-    _guard(guards, (c for cls in classes for c in _unchanged(cls)))
+    changes = (c for cls in classes for c in _unchanged(cls))
+    _guard(guards, (c for c in changes if _replaceable(c.owner)))
 
 
-def _guard(guards: Guards, conditions: Iterable[_Condition]) -> None:
+def _guard(guards: Guards, conditions: Iterable[Condition]) -> None:
     guards.scope |= {"found_in": found_in, "Absent": Absent}
     for c in conditions:
-        if _replaceable(c.owner):
-            read = c.expression.format(owner=guards.bind("c", c.owner))
-            guards.add(f"{read} is {guards.bind('v', c.value)}", text=c.text)
+        read = c.expression.format(owner=guards.bind("c", c.owner))
+        guards.add(f"{read} is {guards.bind('v', c.value)}", text=c.text)
 
 
 def _general(lookup: Lookup) -> Lookup:
@@ -100,7 +108,7 @@ def _replaceable(cls: type) -> bool:
     )
 
 
-def _conditions(lookup: Lookup) -> Iterator[_Condition]:
+def _conditions(lookup: Lookup) -> Iterator[Condition]:
     data = lookup.found is Absent or not hasattr(type(lookup.found), "__get__")
     if data and not (lookup.fixed and isinstance(lookup.found, _CONSTANTS)):
         if not is_pytorchs(lookup.cls):
@@ -115,7 +123,7 @@ _CONSTANTS = (int, float, complex, str, bytes, enum.Enum, type(None), type(...),
 """Types that Dynamo treats as constants of the program."""
 
 
-def _unchanged(cls: type) -> Iterator[_Condition]:
+def _unchanged(cls: type) -> Iterator[Condition]:
     """Conditions that ``cls`` has the same methods as now, and the same number of members."""
     for name, found in vars(cls).items():
         if isinstance(found, (*_PASSIVE, classmethod)):
@@ -123,10 +131,10 @@ def _unchanged(cls: type) -> Iterator[_Condition]:
     # A new method adds a member: that none was added is cheaper to check than each name.
     count = len(vars(cls))
     text = f"{cls.__qualname__} has {count} members"
-    yield _Condition(f"(len({{owner}}.__dict__) == {count})", cls, True, text)
+    yield Condition(f"(len({{owner}}.__dict__) == {count})", cls, True, text)
 
 
-def _of_data(lookup: Lookup) -> Iterator[_Condition]:
+def _of_data(lookup: Lookup) -> Iterator[Condition]:
     """Conditions that data is found in the same class; Dynamo guards its value."""
     if lookup.found is Absent:
         yield _absent(lookup.cls, lookup.name)
@@ -138,19 +146,19 @@ def _definer(lookup: Lookup) -> type:
     return next(base for base in lookup.cls.__mro__ if lookup.name in vars(base))
 
 
-def _lacks(cls: type, name: str) -> _Condition:
+def _lacks(cls: type, name: str) -> Condition:
     text = f"{cls.__qualname__} has no {name} of its own"
-    return _Condition(f"({name!r} in {{owner}}.__dict__)", cls, False, text)
+    return Condition(f"({name!r} in {{owner}}.__dict__)", cls, False, text)
 
 
-def _absent(cls: type, name: str) -> _Condition:
+def _absent(cls: type, name: str) -> Condition:
     text = f"{cls.__qualname__} has no {name}"
     if _is_plain(cls) and getattr(cls, name, Absent) is Absent:
-        return _Condition(f"getattr({{owner}}, {name!r}, Absent)", cls, Absent, text)
-    return _Condition(f"found_in({{owner}}, {name!r})", cls, Absent, text)
+        return Condition(f"getattr({{owner}}, {name!r}, Absent)", cls, Absent, text)
+    return Condition(f"found_in({{owner}}, {name!r})", cls, Absent, text)
 
 
-def _of_descriptor(lookup: Lookup) -> _Condition:
+def _of_descriptor(lookup: Lookup) -> Condition:
     """Condition that a descriptor is the same, by the cheapest expression."""
     cls, name, found = lookup.cls, lookup.name, lookup.found
     text = f"{cls.__qualname__}.{name} is unchanged"
@@ -158,10 +166,10 @@ def _of_descriptor(lookup: Lookup) -> _Condition:
         read = getattr(cls, name, Absent)
         # An attribute is read faster than `found_in` searches, and finds the same here.
         if read is found:
-            return _Condition(f"{{owner}}.{name}", cls, found, text)
+            return Condition(f"{{owner}}.{name}", cls, found, text)
         if isinstance(found, staticmethod) and read is found.__func__:
-            return _Condition(f"{{owner}}.{name}", cls, read, text)
-    return _Condition(f"found_in({{owner}}, {name!r})", cls, found, text)
+            return Condition(f"{{owner}}.{name}", cls, read, text)
+    return Condition(f"found_in({{owner}}, {name!r})", cls, found, text)
 
 
 _PASSIVE = (

@@ -117,7 +117,7 @@ CLASSES: tuple[Correction, ...] = (
         "classes made in programs",
         "a class that the program makes is a new one in each call",
         unnoticed(lists_and_sets.leave_made_classes),
-        Needs(frozenset({"LOAD_BUILD_CLASS"}), names("type")),
+        Needs(frozenset({"LOAD_BUILD_CLASS"}), names("type namedtuple")),
         class_probes.made_classes,
     ),
     Correction.of(

@@ -12,6 +12,7 @@ from tj_core.extend import TjWarning
 
 from tj_torch.capture.dynamo.adapter import CaptureFailure, compile_lock, failure_of, muted
 from tj_torch.capture.dynamo.features import corrected, say_corrections
+from tj_torch.capture.dynamo.fragment_guards import guarded_fragments
 from tj_torch.capture.dynamo.optimizers import is_part_of_step
 from tj_torch.capture.dynamo.patches import unprofiled
 from tj_torch.capture.dynamo.reference_cycles import let_go
@@ -116,6 +117,7 @@ class _Patient:
                 seen,
                 unprofiled(),
                 corrected() as noticed,
+                guarded_fragments(noticed),
                 _only_own_warnings(),
             ):
                 say_corrections(noticed.lost)

@@ -54,11 +54,11 @@ def keep_lists_and_sets(stack: ExitStack) -> None:
 
 
 def leave_made_classes(stack: ExitStack) -> None:
-    """Break the graph where the program makes a class by ``type(name, bases, namespace)``.
+    """Break the graph where the program makes a class by ``type(...)`` or ``namedtuple(...)``.
 
     Dynamo makes one while it captures, with ``__init_subclass__`` called, for all calls.
     """
-    from tj_torch.torch_private.dynamo import BuiltinVariable
+    from tj_torch.torch_private.dynamo import BuiltinVariable, functions
 
     def making(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_type(self: Any, tx: Any, found: Any, *bases: Any, **keywords: Any) -> Any:
@@ -74,7 +74,14 @@ def leave_made_classes(stack: ExitStack) -> None:
 
         return can_constant_fold_through
 
+    def naming(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_function(*args: Any, **kwargs: Any) -> Any:
+            stop("a class that the program makes")
+
+        return call_function
+
     forget_handlers(stack, type)
+    replace(stack, functions.CollectionsNamedTupleFunction, "call_function", naming)
     replace(stack, BuiltinVariable, "call_type", making)
     replace(stack, BuiltinVariable, "can_constant_fold_through", folding)
 
