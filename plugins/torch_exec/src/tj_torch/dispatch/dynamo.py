@@ -25,7 +25,7 @@ from tj_torch.guards.ambient import guard_modes, mode_counters
 from tj_torch.guards.entry import EntryGuards
 from tj_torch.guards.flags import guard_flags
 from tj_torch.guards.guard import Guards
-from tj_torch.guards.members import guard_members, guard_methods, running_members
+from tj_torch.guards.members import guard_members, guard_methods, guard_sizes, running_members
 from tj_torch.guards.modules import forwards, guard_global_hooks, module_types
 from tj_torch.ops.settings.flags import FLAGS, flags_of
 from tj_torch.torch_private.runtime import pytree
@@ -266,6 +266,7 @@ class DynamoPrograms:
         running = running_members(noticed.classes, frozenset(codes))
         guard_members(guards, (*forwards(classes), *noticed.lookups.values(), *running))
         guard_methods(guards, noticed.subclasses)
+        guard_sizes(guards, noticed.classes)
         if classes:
             guard_global_hooks(guards)
         if compilation is not None:

@@ -26,9 +26,11 @@ __all__ = [
     "found_in",
     "guard_members",
     "guard_methods",
+    "guard_sizes",
     "is_pytorchs",
     "member_conditions",
     "running_members",
+    "size_conditions",
 ]
 
 _IMMUTABLE = 1 << 8
@@ -73,6 +75,21 @@ def member_conditions(lookups: Iterable[Lookup]) -> Iterator[Condition]:
     """Conditions that each of ``lookups`` finds the same member, where it may be replaced."""
     for lookup in map(_general, lookups):
         yield from (c for c in _conditions(lookup) if _replaceable(c.owner))
+
+
+def size_conditions(classes: Iterable[type]) -> Iterator[Condition]:
+    """Conditions that ``classes`` and their bases get no new member, such as an ``__eq__``.
+
+    Python asks for those that a class lacks, too, and Dynamo asks in many places.
+    """
+    for cls in dict.fromkeys(base for derived in classes for base in derived.__mro__):
+        if _replaceable(cls) and not is_pytorchs(cls):
+            yield _of_size(cls)
+
+
+def guard_sizes(guards: Guards, classes: Iterable[type]) -> None:
+    """Guard that ``classes`` and their bases get no new member."""
+    _guard(guards, size_conditions(classes))
 
 
 def guard_methods(guards: Guards, classes: Iterable[type]) -> None:
@@ -128,10 +145,14 @@ def _unchanged(cls: type) -> Iterator[Condition]:
     for name, found in vars(cls).items():
         if isinstance(found, (*_PASSIVE, classmethod)):
             yield _of_descriptor(Lookup(cls, name, found))
-    # A new method adds a member: that none was added is cheaper to check than each name.
+    yield _of_size(cls)
+
+
+def _of_size(cls: type) -> Condition:
+    """Condition that no member was added, which is cheaper to check than each name."""
     count = len(vars(cls))
     text = f"{cls.__qualname__} has {count} members"
-    yield Condition(f"(len({{owner}}.__dict__) == {count})", cls, True, text)
+    return Condition(f"(len({{owner}}.__dict__) == {count})", cls, True, text)
 
 
 def _of_data(lookup: Lookup) -> Iterator[Condition]:

@@ -15,6 +15,7 @@ from tj_torch.guards.members import Lookup, found_in
 if TYPE_CHECKING:
     import types
 
+    from tj_torch.guards.conditions import Conditions
     from tj_torch.guards.guard import Guards
 
 __all__ = ["GLOBAL_HOOKS", "forwards", "guard_global_hooks", "hooks_of", "module_types"]
@@ -71,7 +72,7 @@ def forwards(classes: Iterable[type[torch.nn.Module]]) -> list[Lookup]:
     return [Lookup(cls, "forward", found_in(cls, "forward")) for cls in classes]
 
 
-def guard_global_hooks(guards: Guards) -> None:
+def guard_global_hooks(guards: Guards | Conditions) -> None:
     """Guard that the hooks on all modules are the same as now."""
     for name in GLOBAL_HOOKS:
         hooks = getattr(torch.nn.modules.module, name)

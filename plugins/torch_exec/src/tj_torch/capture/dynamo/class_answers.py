@@ -1,7 +1,7 @@
-"""Guards on answers of classes: of ``isinstance``, ``issubclass`` and ``callable``.
+"""Guards on answers of classes: ``isinstance`` and ``issubclass``.
 
 Dynamo asks while it captures, and guards at most the type of the object. Later a class may be
-registered at an abstract class, get what a protocol asks for, other bases, or a ``__call__``.
+registered at an abstract class, get other bases, or come to fulfil a protocol.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from weakref import ref
 from tj_torch.capture.dynamo.metaclasses import kinds_in
 from tj_torch.capture.dynamo.own_methods import may_change
 from tj_torch.capture.dynamo.patches import stop
-from tj_torch.guards.members import Absent, found_in
-from tj_torch.torch_private.replacement import replace
+from tj_torch.torch_private.lookup import MissingNameError
+from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from tj_torch.capture.dynamo.conditions import Conditions
     from tj_torch.capture.dynamo.observations import Observations
+    from tj_torch.guards.conditions import Conditions
 
 __all__ = ["guard_answers"]
 
 
 def guard_answers(stack: ExitStack, noticed: Observations) -> None:
-    """Guard what ``isinstance``, ``issubclass`` and ``callable`` answer to the program."""
+    """Guard what ``isinstance`` and ``issubclass`` answer to the program."""
     from tj_torch.torch_private.dynamo import BuiltinVariable
 
     def asking(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            see = next((see for function, see in _SEEN if function is self.fn), None)
             found = original(self, tx, args, kwargs)
+            see = next((see for function, see in _SEEN if function is self.fn), None)
             if see is not None:
                 given = [variable.realize() for variable in args]
                 see(noticed.conditions(tx.output), *given, found.as_python_constant())
@@ -42,6 +42,17 @@ def guard_answers(stack: ExitStack, noticed: Observations) -> None:
         return call_function
 
     replace(stack, BuiltinVariable, "call_function", asking)
+    _forget_slots(stack)
+
+
+def _forget_slots(stack: ExitStack) -> None:
+    """Look anew which special methods a class has, which Dynamo remembers from 2.13 on."""
+    try:
+        from tj_torch.torch_private.dynamo import object_protocol
+    except MissingNameError:
+        return
+    if has(object_protocol, "_get_cached_slots"):
+        replace(stack, object_protocol, "_get_cached_slots", lambda cached: cached.__wrapped__)
 
 
 # --------------------------------------------------------------------------- what is asked
@@ -60,18 +71,9 @@ def _see_class(conditions: Conditions, variable: Any, kinds: Any, answer: bool) 
     _see_classes(conditions, variable.as_python_constant(), kinds.as_python_constant(), answer)
 
 
-def _see_callable(conditions: Conditions, variable: Any, answer: bool) -> None:
-    of = variable.python_type()
-    if may_change(of):
-        code = f"(found_in({conditions.name(ref(of))}(), '__call__') is Absent) is {not answer}"
-        text = f"objects of {_name(of)} are {'' if answer else 'not '}callable"
-        conditions.add(code, text, found_in=found_in, Absent=Absent)
-
-
 _SEEN: tuple[tuple[Callable[..., bool], Callable[..., None]], ...] = (
     (isinstance, _see_object),
     (issubclass, _see_class),
-    (callable, _see_callable),
 )
 
 
@@ -85,7 +87,7 @@ def _see_classes(conditions: Conditions, of: type, kinds: Any, answer: bool) -> 
         # An abstract class remembers for good that it has said yes.
         elif not abstract and changes and is_one is answer:
             # Strong references would keep classes for as long as the code that is guarded.
-            names = f"{conditions.name(ref(of))}(), {conditions.name(ref(kind))}()"
+            names = f"{conditions.bind('c', ref(of))}(), {conditions.bind('c', ref(kind))}()"
             text = f"issubclass({_name(of)}, {_name(kind)}) is {answer}"
             conditions.add(f"issubclass({names}) is {answer}", text)
         if is_one:
@@ -123,7 +125,7 @@ def _guard_protocol(
         stop(f"whether an object is a {kind.__qualname__}, which is a protocol")
     if not variable.is_tensor():
         object_, fulfils = variable.source.name, isinstance(variable.value, kind)
-        code = f"isinstance({object_}, {conditions.name(ref(kind))}()) is {fulfils}"
+        code = f"isinstance({object_}, {conditions.bind('c', ref(kind))}()) is {fulfils}"
         conditions.add(code, f"isinstance({object_}, {_name(kind)}) is {fulfils}")
 
 

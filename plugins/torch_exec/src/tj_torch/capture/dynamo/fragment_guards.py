@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+import torch
+
 from tj_torch.guards.members import (
     Absent,
     Condition,
@@ -17,12 +19,14 @@ from tj_torch.guards.members import (
     is_pytorchs,
     member_conditions,
     running_members,
+    size_conditions,
 )
+from tj_torch.guards.modules import guard_global_hooks
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
-    from tj_torch.capture.dynamo.conditions import Conditions
     from tj_torch.capture.dynamo.observations import Observations
+    from tj_torch.guards.conditions import Conditions
 
 __all__ = ["guarded_fragments"]
 
@@ -36,8 +40,11 @@ def guarded_fragments(noticed: Observations) -> Iterator[None]:
         def compile_subgraph(self: Any, *args: Any, **kwargs: Any) -> Any:
             codes = frozenset(self.tracing_context.traced_code)
             running = running_members(noticed.classes, codes)
-            for found in member_conditions((*noticed.lookups.values(), *running)):
+            members = member_conditions((*noticed.lookups.values(), *running))
+            for found in (*members, *size_conditions(noticed.classes)):
                 _add(noticed.conditions(self), found)
+            if any(issubclass(cls, torch.nn.Module) for cls in noticed.classes):
+                guard_global_hooks(noticed.conditions(self))
             return original(self, *args, **kwargs)
 
         return compile_subgraph
@@ -48,21 +55,24 @@ def guarded_fragments(noticed: Observations) -> Iterator[None]:
 
 
 def _add(conditions: Conditions, found: Condition) -> None:
-    owner = conditions.name(found.owner if is_pytorchs(found.owner) else ref(found.owner))
-    read = found.expression.format(owner=owner if is_pytorchs(found.owner) else f"{owner}()")
-    conditions.add(
-        f"{read} is {_held(conditions, found.value)}", found.text, found_in=found_in, Absent=Absent
-    )
+    owner = _held(conditions, "c", found.owner)
+    code = f"{found.expression.format(owner=owner)} is {_held(conditions, 'v', found.value)}"
+    conditions.add(code, found.text, found_in=found_in, Absent=Absent)
 
 
-def _held(conditions: Conditions, value: Any) -> str:
+def _held(conditions: Conditions, wish: str, value: Any) -> str:
     """Code for ``value``, which guards do not keep: they would keep the program with it.
 
     Python's own objects, such as properties, have no weak references.
     """
-    if value is None or value is Absent or isinstance(value, bool):
-        return conditions.name(value)
+    if (
+        value is None
+        or value is Absent
+        or isinstance(value, bool)
+        or (isinstance(value, type) and is_pytorchs(value))
+    ):
+        return conditions.bind(wish, value)
     try:
-        return f"{conditions.name(ref(value))}()"
+        return f"{conditions.bind(wish, ref(value))}()"
     except TypeError:
-        return conditions.name(value)
+        return conditions.bind(wish, value)

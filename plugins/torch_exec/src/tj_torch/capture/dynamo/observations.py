@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from tj_torch.capture.dynamo.conditions import Conditions
+from tj_torch.guards.conditions import Conditions
 from tj_torch.guards.members import Absent, Lookup
 
 if TYPE_CHECKING:

@@ -33,7 +33,13 @@ from tj_torch.torch_private.replacement import has, replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["is_known", "is_own", "keep_stops", "leave_own_methods", "may_change"]
+__all__ = [
+    "is_known",
+    "is_own",
+    "keep_stops",
+    "leave_own_methods",
+    "may_change",
+]
 
 
 def keep_stops(stack: ExitStack) -> None:

@@ -1,4 +1,4 @@
-"""Conditions of a graph in Python, which are one guard that is checked after all others."""
+"""Conditions of a graph in Python, which Dynamo checks as one guard, after all others."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Conditions:
         self.texts[code] = text or code
         install_guard(self._guard)
 
-    def name(self, value: Any) -> str:
-        """Name of ``value`` in the code."""
+    def bind(self, wish: str, value: Any) -> str:
+        """Name of ``value`` in the code, which begins with ``wish``."""
         for name, known in self.scope.items():
             if known is value:
                 return name
-        made = f"v{len(self.scope)}"
+        made = f"{wish}{len(self.scope)}"
         self.scope[made] = value
         return made
 
