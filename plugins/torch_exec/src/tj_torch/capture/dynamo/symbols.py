@@ -8,6 +8,7 @@ at, and takes an operator that it has not written for a mistake of the program's
 from __future__ import annotations
 
 import builtins
+import math
 import operator
 from collections.abc import Callable
 from types import MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
@@ -40,6 +41,7 @@ def correct_operators(stack: ExitStack) -> None:
     releases.products_of_symbols(stack, _leave_products_with_zero)
     releases.refused_operators(stack, _leave_operators_of_symbols)
     _methods_of_numbers(stack)
+    _leave_long_products(stack)
 
 
 def _is_symbol(variable: Any) -> bool:
@@ -123,6 +125,32 @@ def _leave_products_with_zero(a: Any, b: Any) -> None:
         zero = isinstance(constant, int | float) and constant == 0
         if zero and (_is_float_symbol(number) or (_is_symbol(number) and type(constant) is float)):
             stop("a number that differs between calls, times zero")
+
+
+def _leave_long_products(stack: ExitStack) -> None:
+    """Break the graph at ``math.prod`` of a symbol and a zero, as at ``*``."""
+    from tj_torch.torch_private.dynamo import BaseListVariable, TorchInGraphFunctionVariable
+
+    def multiplying(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            if self.value is math.prod and isinstance(args[0].realize(), BaseListVariable):
+                items = args[0].realize().items
+                _leave_zeros([v.realize() for v in (*items, *kwargs.values())])
+            return original(self, tx, args, kwargs)
+
+        return call_function
+
+    replace(stack, TorchInGraphFunctionVariable, "call_function", multiplying)
+
+
+def _leave_zeros(factors: list[Any]) -> None:
+    known = [v.as_python_constant() for v in factors if v.is_python_constant()]
+    symbols = [v for v in factors if not v.is_python_constant()]
+    floats = [v for v in symbols if _is_float_symbol(v)]
+    zeros = [type(number) for number in known if number == 0]
+    # A size may be zero, too.
+    if (floats and (zeros or len(floats) < len(symbols))) or (symbols and float in zeros):
+        stop("math.prod() of a number that differs between calls, and of zero")
 
 
 def _is_float_symbol(variable: Any) -> bool:
