@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_torch.capture.eager_probe import equal_to_eager
 
 TEXT = """
 weight = torch.ones(3) * 2
@@ -58,3 +59,38 @@ def test_a_module_that_is_imported_again(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.equal(tj.jit(new.writes)(X), X * 2 + 3)
     assert torch.equal(new.weight, X * 2)
     assert torch.equal(old.weight, torch.ones(3) * 2)
+
+
+HIDDEN = {
+    "a function": ("len((1, 2))", "len", "lambda found: 5"),
+    "a class": ("float(2)", "float", "lambda found: 5.0"),
+    "a loop": ("sum(i for i in range(3))", "range", "lambda end: [7]"),
+}
+
+
+@pytest.mark.parametrize("place", ["the program", "a module", "a dict"])
+@pytest.mark.parametrize("after", ["", "torch._dynamo.graph_break(); "], ids=["", "a break"])
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_global_that_hides_a_builtin_is_called(name: str, after: str, place: str) -> None:
+    value, hidden, other = HIDDEN[name]
+    body = f"def {{}}(x): {after}return x * {value}\n"
+    scope = {
+        "the program": "scope = globals()\n",
+        "a module": "import sys, types\nm = sys.modules['hiding'] = types.ModuleType('hiding')\n"
+        "scope = vars(m)\nscope['torch'] = torch\n",
+        "a dict": "scope = {'__name__': 'math', 'torch': torch}\n",
+    }[place]
+    text = f"x = torch.ones(2)\n{scope}exec({body.format('g')!r}, scope)\ng = scope['g']\n"
+    text += "def f(x): return g(x) + 1\n"
+    calls = (f"scope.update({hidden}={other})", "f(x)", f"scope.pop({hidden!r}) and None", "f(x)")
+    try:
+        equal_to_eager(text, "f(x)", *calls)()
+    finally:
+        sys.modules.pop("hiding", None)
+
+
+def test_a_global_that_the_program_sets_hides_a_builtin() -> None:
+    text = (
+        "x = torch.ones(2)\ndef f(x):\n    global max\n    max = len\n    return x * max((1, 5))\n"
+    )
+    equal_to_eager(text, "f(x)", "f(x)")()

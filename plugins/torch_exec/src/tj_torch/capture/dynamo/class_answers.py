@@ -27,7 +27,7 @@ __all__ = ["guard_answers"]
 
 
 def guard_answers(stack: ExitStack, noticed: Observations) -> None:
-    """Guard what ``isinstance`` and ``issubclass`` answer to the program."""
+    """Guard what ``isinstance``, ``issubclass`` and ``callable`` answer to the program."""
     from tj_torch.torch_private.dynamo import BuiltinVariable
 
     def asking(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,6 +37,8 @@ def guard_answers(stack: ExitStack, noticed: Observations) -> None:
             if see is not None:
                 given = [variable.realize() for variable in args]
                 see(noticed.conditions(tx.output), *given, found.as_python_constant())
+            elif self.fn is callable and may_change(args[0].python_type()):
+                noticed.classes[args[0].python_type()] = None
             return found
 
         return call_function
