@@ -1,4 +1,4 @@
-"""Results of generators: of ``yield from``, and the value of a StopIteration."""
+"""Results of generators: of ``yield from``, the value of a StopIteration; reversed lists."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_torch.capture.eager_probe import equal_to_eager
 
 Given = Generator[Any, Any, Any]
 
@@ -129,6 +130,29 @@ def test_results_are_captured() -> None:
     x = torch.tensor([1.0, 2.0])
     found = tj.jit(f, strict=True)(x)
     assert [_plain(v) for v in found] == [_plain(v) for v in f(x)]
+
+
+BACKWARDS = (
+    "x * next(reversed(v))",
+    "(x + 1, next(reversed(v[:0]), 9))",
+    "(x + 1, (it := reversed(v)) and next(it), next(it), list(it), list(it))",
+    "(x + 1, list(zip(reversed(v), v)), [*reversed(v)], sum(reversed(v)))",
+    "(x + 1, reversed(v))",
+)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("kind", ["[1, 2, 3]", "collections.deque([1, 2, 3])", "(1, 2, 3)"])
+@pytest.mark.parametrize("body", BACKWARDS)
+def test_what_is_reversed_is_an_iterator(body: str, kind: str) -> None:
+    if "deque" in kind:
+        body = body.replace("v[:0]", "collections.deque()")
+    text = f"import collections\nv, x = {kind}, torch.ones(2)\ndef f(x): return {body}\n"
+    text += (
+        "def run(found):\n    last = found[-1]\n    return *found[:-1], type(last), list(last)\n"
+    )
+    call = "run(f(x))" if body.endswith("reversed(v))") else "f(x)"
+    equal_to_eager(text, call, call)()
 
 
 def _plain(value: Any) -> Any:

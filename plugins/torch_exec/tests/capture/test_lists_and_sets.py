@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_torch.capture.eager_probe import equal_to_eager
 
 
 class Base:
@@ -176,3 +177,25 @@ def test_what_writes_to_them_is_captured(program: Callable[[torch.Tensor], Any])
     jitted = tj.jit(program, plugins=["torch"], fullgraph=True)
     jitted(torch.ones(1))
     assert tj.stats(jitted).fallbacks == ()
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "made",
+    [
+        "enum.Enum('E', 'a b')",
+        "enum.IntEnum('E', names='a b', module='m')",
+        "Own('E', ['a', 'b'])",
+        "collections.namedtuple('E', 'a b')",
+    ],
+)
+def test_a_class_that_a_function_makes_is_a_new_one(made: str) -> None:
+    text = f"""
+import collections, enum
+x = torch.ones(2)
+class Own(enum.Enum): pass
+def f(x):
+    E = {made}
+    return x + len(E.__name__), E
+"""
+    equal_to_eager(text, "f(x)[0]", "f(x)[1] is f(x)[1]", "f(x)[1].a is f(x)[1].a")()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tj_torch.capture.eager_probe import equal_to_eager
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 HEAD = """
 x = torch.ones(2)

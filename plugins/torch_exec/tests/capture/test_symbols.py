@@ -1,0 +1,29 @@
+"""Products of numbers that differ between calls, some of which are zero."""
+
+from __future__ import annotations
+
+import pytest
+from tj_torch.capture.eager_probe import captured_whole, equal_to_eager
+
+CALLS = tuple(
+    f"f(torch.ones({size}), {number})" for size, number in ((2, 1.5), (3, -2.5), (4, 3.5))
+)
+PRODUCTS = (
+    "math.prod([a, 0])",
+    "math.prod((0.0, a))",
+    "math.prod([a], start=0)",
+    "math.prod([-1.0 * a, 0])",
+    "math.prod([a, x.shape[0] - x.shape[0]])",
+    "math.prod([-x.shape[0], 0.0])",
+)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_product_has_the_sign_of_eager(product: str) -> None:
+    equal_to_eager(f"import math\ndef f(x, a): return x + 1, {product}", *CALLS)()
+
+
+def test_products_without_zero_are_captured() -> None:
+    text = "import math\ndef f(x, a): return x * math.prod([a, 2.0]), math.prod(x.shape)"
+    captured_whole(text, CALLS[0])
