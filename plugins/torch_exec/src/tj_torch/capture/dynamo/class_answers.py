@@ -6,6 +6,7 @@ registered at an abstract class, get other bases, or come to fulfil a protocol.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABCMeta, get_cache_token
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ def _forget_slots(stack: ExitStack) -> None:
     except MissingNameError:
         return
     if has(object_protocol, "_get_cached_slots"):
-        replace(stack, object_protocol, "_get_cached_slots", lambda cached: cached.__wrapped__)
+        replace(stack, object_protocol, "_get_cached_slots", inspect.unwrap)
 
 
 # --------------------------------------------------------------------------- what is asked

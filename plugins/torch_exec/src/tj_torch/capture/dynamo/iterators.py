@@ -153,7 +153,10 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
 
 
 def _iterate_backwards(stack: ExitStack) -> None:
-    """Make ``reversed(...)`` an iterator, where it is a tuple up to 2.11."""
+    """Make ``reversed(...)`` an iterator, where it is a tuple up to 2.11.
+
+    Later that of a tuple is an object of a class of Dynamo's own.
+    """
     from tj_torch.torch_private.dynamo import (
         BuiltinVariable,
         ListIteratorVariable,
@@ -163,7 +166,11 @@ def _iterate_backwards(stack: ExitStack) -> None:
 
     def reversing(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_reversed(self: Any, tx: Any, *args: Any) -> Any:
-            found = original(self, tx, *args)
+            given = args[0].realize()
+            if type(given) is TupleVariable:
+                found = TupleVariable(given.items[::-1])
+            else:
+                found = original(self, tx, *args)
             if type(found) is TupleVariable:
                 return ListIteratorVariable(found.items, mutation_type=ValueMutationNew())
             return found
