@@ -1,12 +1,13 @@
 """``tj.jit(f, compile="background")``: a program whose kernels are compiled behind its calls.
 
 Such a program exists twice, made of the same traces: *plain*, with the operations of each region
-one by one, and *fused*, with the executors' kernels. Calls run the plain program until the other is
-whole: the kernels of the forward and of the backwards asked for so far, else of the usual one.
+one by one, and *fused*, with the executors' kernels. Calls run the plain program until the fused
+one is whole. That needs the kernels of the forward, and of the backwards that were asked for so
+far; if none was, those of the usual backward.
 
-A backward belongs to the program whose forward has run. It computes some values of the forward
-again, and compares them with saved ones, as the gradient of a maximum does: a kernel and PyTorch
-round differently, and the comparison would fail.
+A backward always belongs to the program whose forward has run. It computes some values of the
+forward again and compares them with saved ones, as the gradient of a maximum does. A kernel and
+PyTorch round differently, so the comparison would fail across programs.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class _Regions(Protocol):
 class Behind:
     """One program whose kernels are compiled behind its calls.
 
-    ``kernels`` are those of its regions. ``run`` is the fused program once it answers calls.
+    ``kernels`` are the kernels of its regions. ``run`` is the fused program as soon as it answers
+    calls.
     """
 
     def __init__(
@@ -78,9 +80,9 @@ class Behind:
     def between(self, plain: Callable[..., Any], fused: Callable[..., Any]) -> Callable[..., Any]:
         """A function that runs ``plain`` until ``fused`` is whole.
 
-        An assembled function may have backwards and the like in ``programs``: mappings from the
-        form of a call to its program, made at the first use, with the ``known`` ones and the
-        ``default`` form.
+        ``programs`` has the further programs of an assembled function, such as backwards: mappings
+        from the form of a call to its program, which is made at its first use. ``known`` are the
+        forms made so far, and ``default`` is the usual form.
         """
         self._plain, self._fused = plain, fused
 
@@ -101,12 +103,12 @@ class Behind:
         return len(self.kernels) if self._plain is not None else 0
 
     def add(self, kernels: Iterable[RegionKernel]) -> None:
-        """Compile for ``kernels`` as well, those of a backward."""
+        """Compile further ``kernels``, those of a backward."""
         with self._lock:
             self.kernels.update((kernel.region.key, kernel) for kernel in kernels)
 
     def queue(self) -> None:
-        """Let the thread compile, once in each process: a child begins anew."""
+        """Pass the program to the thread, once in each process: a child process begins anew."""
         with self._lock:
             if self._at is worker() or not self.waits:
                 return
@@ -115,7 +117,7 @@ class Behind:
             self._at.put(self, Behind._work)
 
     def tell(self) -> None:
-        """Warn of what has failed since the last time.
+        """Warn of failures since the last call.
 
         :raises PluginError: in strict mode, instead of the warning.
         """

@@ -1,7 +1,7 @@
-"""Runs of claimed calls that are checked against the trace: the first of each, or every one.
+"""Checked runs of claimed calls: the first run of each kernel, or every run, against the trace.
 
 A kernel that deviates from the trace is found when its program first runs; after that run it is
-called directly. To verify values, every run is repeated by the call's body on copies.
+called directly. To verify values, the call's body repeats every run on copies.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Alive = MutableMapping[Hashable, Any]
 """Values in use, by their memory."""
 
 Reference = Callable[[BoundSymbol, Trace], "Callable[..., Any] | None"]
-"""A function that makes a function of a call's body, of the call's distinct arguments.
+"""A function from a call and the trace around it to a function that runs the call's body.
 
-Its arguments are a call and the trace around it; None for a call without a body.
+That function takes the call's distinct arguments. None for a call without a body.
 """
 
 
@@ -69,10 +69,10 @@ class Checks:
 class FirstRun:
     """A placeholder for the kernel of ``call``, under the global ``name``, until its first run.
 
-    ``alive`` are results of the program's kernels that are still in use, by their memory. A kernel
-    with state may return again what the state keeps: ``own`` is the memory of its results so far.
-    ``program`` is the function in whose globals the placeholder stands; a weak reference, to avoid
-    a reference cycle.
+    ``alive`` has the results of the program's kernels that are still in use, by their memory. A
+    kernel with state may return a value that its state keeps, more than once: ``own`` is the memory
+    of its results so far. ``program`` is the function in whose globals the placeholder stands; a
+    weak reference, to avoid a reference cycle.
     """
 
     __slots__ = ("alive", "call", "keeps", "kernel", "name", "own", "owner", "program", "runtime")
@@ -186,7 +186,7 @@ class EveryRun(FirstRun):
         given: Mapping[str, tuple[Any, Any]],
         values: Mapping[str, Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """``args`` and ``kwargs`` with ``values``, by name, in the places of those ``given``."""
+        """``args`` and ``kwargs`` with the values ``given`` replaced by ``values``, by name."""
         swapped = {id(value): values[name] for name, (_, value) in given.items()}
         return map_tree(lambda v: swapped.get(id(v), v), (args, kwargs))  # type: ignore[no-any-return]
 
@@ -218,9 +218,9 @@ DRAWN = "it drew random numbers, which the trace does not say"
 
 
 def may_repeat(call: BoundSymbol) -> bool:
-    """Decide if a run of ``call`` more has no effect, and means something for other values.
+    """Decide if ``call`` may run once more, with other values, without effect and with a meaning.
 
-    What a forward saves for a backward has relations that other values need not have.
+    The values that a forward saves for a backward are related, and other values need not be.
     """
     saved = "BACKWARD" in call.tags or "backward" in call.symbol.path
     return call.effects.removable and not call.subprograms and not saved

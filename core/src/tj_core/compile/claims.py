@@ -34,12 +34,12 @@ __all__ = ["ClaimedProgram"]
 
 @dataclass
 class ClaimedProgram:
-    """The claims of the calls of the latest trace of ``steps``, and what follows from them.
+    """The claims of the calls of the latest trace of ``steps``, its regions, and the final program.
 
-    ``compiler`` compiles the regions. With ``all_calls``, regions drop no call whose value nobody
-    reads. ``chosen`` are the chosen strides of inputs. ``hosted`` are symbols of calls that may
-    stand in another executor's region; ``fused`` is the trace with regions. With
-    ``wait``, new regions are compiled by another thread.
+    ``compiler`` compiles the regions. With ``all_calls``, regions drop no unused call. ``chosen``
+    are the chosen strides of inputs. ``hosted`` are symbols of calls that may stand in another
+    executor's region; ``fused`` is the trace with regions. With ``wait``, another thread compiles
+    new regions.
     """
 
     steps: Steps
@@ -121,7 +121,7 @@ class ClaimedProgram:
     def choices(self, trace: Trace, flexible: Collection[str]) -> dict[str, Choice]:
         """The inputs of ``trace`` that this program returns with chosen strides.
 
-        They are among ``flexible``.
+        All of them are in ``flexible``.
         """
         if self.fused is None:
             return {}

@@ -84,11 +84,12 @@ class Compilation:
     programs. ``others`` are the programs beside the main one by name: ``"backward"``, and
     ``"epilogue"`` for the code around it; a program that is not compiled yet is a trace.
     ``declined`` are the transforms that declined the program, with reasons. ``regions`` are those
-    that the main program calls, ``counts`` the origin of program and regions. ``variants`` are
-    compiled later, for inputs that the program is not right for although its guards hold.
-    ``wrapped`` are the transforms that put functions of theirs around the program, or assembled it,
-    with their payloads for `Transform.restore`. ``behind`` is set where kernels are compiled behind
-    the program.
+    that the main program calls, ``counts`` the origin of program and regions.
+
+    ``variants`` are compiled later, for inputs on which the program is wrong although its guards
+    hold. ``wrapped`` are the transforms that put functions of theirs around the program, or
+    assembled it, with their payloads for `Transform.restore`. ``behind`` is set if kernels are
+    compiled behind the program.
     """
 
     traces: Sequence[Trace]

@@ -26,14 +26,15 @@ class PassContext:
     """The argument of every transform: its name and plugin; the session's tables, tags, executors.
 
     ``earlier`` are the traces of the passes before, the acquired one first; ``produced`` the stages
-    that a transform of this pipeline produces. ``strict`` is the config's.
-    ``states`` are the states of claims for calls of the program: see `Claim`.
-    ``reason`` says why the program is compiled, as an earlier one does not answer the call: the
-    guard that failed, in words; empty for the first. Finished programs on disk are found for any
-    reason, so only transforms after CLAIMED may make something of it.
+    that a transform of this pipeline produces. ``strict`` is the config's. ``states`` are the
+    states of claims for calls of the program: see `Claim`.
 
-    The context has no state: a transform says by what it returns what becomes of the program, an
-    edited trace or the `Outcome` that one of the methods below makes.
+    ``reason`` says why the program is compiled although an earlier one exists: the guard that
+    failed, in words; empty for the first program. A finished program on disk is found for any
+    reason, so only transforms after CLAIMED may depend on it.
+
+    The context has no state. A transform decides by its return value: an edited trace, or an
+    `Outcome` that one of the methods below makes.
     """
 
     name: str
@@ -72,15 +73,14 @@ class PassContext:
     ) -> Outcome:
         """The outcome ``trace``, with a function around several programs in the program's place.
 
-        ``assemble`` gets the program of ``trace``, and a function that
-        compiles another trace under a name, at any time and on any thread, to a program that takes
-        one list and empties it. It returns the function to call in the program's place. ``others``
-        are traces by name, shown until they are compiled. ``boxed`` is for the program of
-        ``trace``.
+        ``assemble`` gets two arguments: the program of ``trace``, and a function that compiles
+        another trace under a name, at any time and on any thread, to a program that takes one list
+        and empties it. It returns the function to call in the program's place. ``others`` are
+        traces by name, shown until they are compiled. ``boxed`` is for the program of ``trace``.
 
         ``flexible`` are values that this program returns only for inputs of the same name in the
-        other programs. Executors may choose their strides; where another executor reads them, the
-        program gets copies with the declared strides. `Program.inputs` have the actual strides.
+        other programs. Executors may choose their strides. If another executor reads such a value,
+        the program gets a copy with the declared strides. `Program.inputs` have the actual strides.
 
         ``kept`` is the argument with which `Transform.restore` repeats this call in another
         process: a tree of traces, proxies, texts and numbers. Without it, the program is not kept

@@ -37,7 +37,8 @@ __all__ = ["FusedRegions", "without_executor"]
 class FusedRegions:
     """The regions that a session has compiled, by key.
 
-    In ``strict`` mode a region that fails is an error. ``kept`` are the regions on disk, if used.
+    In ``strict`` mode a region that fails is an error. ``kept`` are the regions on disk, if any are
+    kept.
     """
 
     tags: TagRegistry
@@ -75,8 +76,8 @@ class FusedRegions:
     def is_new(self, region: FusionRegion, wait: bool) -> bool:
         """Test if ``region`` is to be compiled.
 
-        One that waits is compiled again for a program that does not: the thread behind may need a
-        lock that this one holds.
+        A region that waits for the thread behind is compiled again for a program that does not
+        wait, since that thread may need a lock that this one holds.
         """
         known = self.kernels.get(region.key)
         return known is None or (known.waiting and not wait)
@@ -100,7 +101,7 @@ class FusedRegions:
     def later(
         self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
     ) -> None:
-        """Restore those of ``regions`` that are on disk; the others wait for `finish`."""
+        """Restore the ``regions`` that are on disk; the others wait for `finish`."""
         kernels = self.made(owner, regions, executors)
         kept = self.kept_for(executors)
         if kept is not None:
@@ -112,9 +113,9 @@ class FusedRegions:
     def finish(
         self, kernels: Iterable[RegionKernel], executors: Sequence[Executor], step: Step
     ) -> list[tuple[RegionKernel, Exception]]:
-        """Compile those of ``kernels`` that wait, each in a ``step``, and return the failures.
+        """Compile the ``kernels`` that wait, each in a ``step``, and return the failures.
 
-        A region that fails runs without its executor from now on.
+        A region that fails runs without its executor from then on.
         """
         failed = []
         waiting = sorted((k for k in kernels if k.waiting), key=lambda k: k.executor)
@@ -200,7 +201,7 @@ def compiled(
     """Let ``owner`` compile the regions of ``kernels``, or restore them from ``kept``.
 
     Compiled regions are then added to ``kept``; of several processes one compiles each. With
-    ``step`` they are compiled behind a program, which counts on the declared strides.
+    ``step``, they are compiled behind a program, which relies on the declared strides.
     """
     fusion = owner.fusion
     assert fusion is not None

@@ -27,9 +27,9 @@ __all__ = ["Keeping"]
 class Keeping:
     """The entry for the program of ``trace``, under ``key`` in ``kept``.
 
-    ``executors`` and ``sizes`` are those of the compilation, ``assumed`` the conditions on sizes
-    that are guards before it. ``said`` has, by name of transform, the payloads for
-    `Transform.restore`.
+    ``executors`` and ``sizes`` are those of the compilation. ``assumed`` are the conditions on
+    sizes that were guards before it. ``said`` has the payloads for `Transform.restore`, by name of
+    transform.
     """
 
     kept: KeptPrograms
@@ -88,7 +88,7 @@ class Keeping:
         return found, outcomes
 
     def making(self) -> contextlib.AbstractContextManager[None]:
-        """While the program is looked for and, if it is not there, made: by one process alone."""
+        """Hold the entry's lock while the program is looked for and, if it is missing, made."""
         return self.kept.entries.making([self.key])
 
     def note(self, ranked: Ranked, said: Outcome) -> None:

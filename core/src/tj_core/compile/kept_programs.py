@@ -1,8 +1,8 @@
 """Finished programs that are kept on disk, for processes that compile the same ones later.
 
-The results of the passes after FUNCTIONAL are kept: the traces, the regions, the claims, and
-transforms' payloads to restore their wrappers. The key is made of the traces before, and of
-everything else that these passes depend on. Compiled regions are kept apart
+A finished program has the results of the passes after FUNCTIONAL: the traces, the regions, the
+claims, and transforms' payloads to restore their wrappers. Its key is made of the traces before
+these passes, and of everything else that the passes depend on. Compiled regions are kept apart
 (`tj_core.compile.kept_regions`).
 """
 
@@ -46,7 +46,7 @@ MOST = 512
 
 @dataclass(frozen=True)
 class Shown:
-    """The intermediate traces and the claims of a program, which are only for show."""
+    """The intermediate traces and the claims of a program, which are only shown to people."""
 
     traces: tuple[Trace, ...]
     claims: tuple[ClaimRecord, ...]
@@ -72,8 +72,9 @@ class Finished:
 class KeptPrograms:
     """The finished programs in ``entries``, of a session with ``executors`` and ``transforms``.
 
-    ``session`` says what all that it compiles depends on; None where that is not known, and nothing
-    is kept. ``libraries`` says what an executor that fuses uses, for one that says nothing.
+    ``session`` returns a text of everything that the session's compilations depend on; None if
+    unknown: nothing is kept then. ``libraries`` returns a text of the libraries of an executor that
+    fuses, for one without a fingerprint.
     """
 
     entries: Entries
@@ -122,7 +123,7 @@ class KeptPrograms:
         return _digest(surroundings, repr(names), repr(more), known, text)
 
     def surroundings(self, trace: Trace, executors: Sequence[Executor]) -> str | None:
-        """A text of all else that the compilation of ``trace`` depends on; None if unknown."""
+        """A text of everything else that compiling ``trace`` depends on; None if unknown."""
         symbols = {call.symbol: None for call in trace.walk()}
         says: list[_Say] = [self.session, functools.partial(self.language.fingerprint, [*symbols])]
         for executor in executors:
@@ -161,8 +162,8 @@ class KeptPrograms:
     ) -> None:
         """Store a program, made of ``before``, under ``key``, if it can be serialised.
 
-        Fingerprints are asked again, since the compilation may have changed those of ``executors``
-        to unknown.
+        Fingerprints are asked for again, since the compilation may have made those of ``executors``
+        unknown.
         """
         trace = finished.fused.trace
         if self.surroundings(before, executors) is None:

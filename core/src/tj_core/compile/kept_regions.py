@@ -24,7 +24,7 @@ __all__ = ["KeptRegions", "are_among"]
 
 
 def are_among(records: Iterable[object], known: Iterable[object]) -> bool:
-    """Test if all ``records`` are the same objects as in ``known``; others' code is unknown."""
+    """Test if all ``records`` are objects in ``known``; the code of other records is unknown."""
     return {id(record) for record in records} <= {id(record) for record in known}
 
 
@@ -66,7 +66,7 @@ class KeptRegions:
     def making(
         self, owner: Executor, regions: Iterable[FusionRegion]
     ) -> contextlib.AbstractContextManager[None]:
-        """While those of ``regions`` that are not there are compiled, by this process alone."""
+        """Hold the locks of the missing ``regions``, so that this process alone compiles them."""
         keys = (self.key(owner, region) for region in regions)
         return self.entries.making(key for key in keys if key is not None)
 

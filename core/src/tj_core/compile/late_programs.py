@@ -25,10 +25,10 @@ Choices = Mapping[str, Choice]
 class LatePrograms:
     """The programs ``others`` of a compilation, by name; a trace for one that is not compiled yet.
 
-    ``choices`` says which inputs of a trace the main program returns with chosen strides.
-    ``compile`` runs the passes on a trace for such inputs, and returns those among them that the
-    program takes as they come. ``fallback`` compiles a trace on which a pass fails: the main
-    program has run then, too late for eager. ``lock`` is held during a compilation.
+    ``choices`` returns the inputs of a trace that the main program returns with chosen strides.
+    ``compile`` runs the passes on a trace for such inputs, and returns those inputs that the
+    program takes as they come. ``fallback`` compiles a trace on which a pass fails, since eager
+    cannot take over after the main program has run. ``lock`` is held during a compilation.
     """
 
     lock: Any

@@ -1,7 +1,8 @@
 """Comparison of an executor's pair with the operation, and with the gradient of its dialect.
 
-The body of a pair's call says what the pair's own functions, or its ``meta``, compute. So each run
-of a forward is also held against the operation, and its backward against the operation's gradient.
+The body of a pair's call comes from the pair's own functions, or its ``meta``, so a comparison with
+the body would not find their faults. Each run of a forward is therefore compared with the
+operation, and its backward with the operation's gradient.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["PairCheck", "pair_check"]
 
 STEPS = 4
-"""Operations, one after the other, by which a formula may round otherwise than PyTorch's."""
+"""Rounded operations in a row that the tolerance allows for, since a formula may differ."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class PairCheck:
     runtime: tuple[RuntimeValues, ...]
 
     def problems(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Iterator[str]:
-        """Differences of ``result``, and of the gradient for some tangents, as computed for them.
+        """Differences of ``result``, and of the gradients for some tangents that this method makes.
 
         ``args`` and ``kwargs`` are copies of the arguments, made before the run.
         """
@@ -97,7 +98,7 @@ def _flat(value: Any) -> list[Any]:
 def pair_check(call: BoundSymbol, trace: Trace, executors: Sequence[Executor]) -> PairCheck | None:
     """The check of ``call`` in ``trace`` if it is the forward of an executor's pair, else None.
 
-    None as well for a pair with state, which another run would change, and on tensor subclasses.
+    None as well for a pair with state, which a further run would change, and on tensor subclasses.
     """
     if call.symbol.variant != FORWARD or call.on_subclass:
         return None

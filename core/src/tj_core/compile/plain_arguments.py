@@ -1,9 +1,9 @@
 """Detached arguments for kernels: values that require a gradient are detached first.
 
-A program that is differentiated as a whole runs below autograd, and yet its inputs are the user's
-tensors with their own flags. Libraries refuse tensors that require a gradient (DLPack does). The
-flag of an input may differ from call to call; the values that may have it are known when code is
-generated.
+A program that is differentiated as a whole runs below autograd, but its inputs are the user's
+tensors with their own flags. Some libraries refuse tensors that require a gradient (DLPack does).
+The flag of an input may differ from call to call; the values that may have it are known when code
+is generated.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def differentiable(trace: Trace) -> frozenset[str]:
     """The names of the values that may require a gradient when the program of ``trace`` runs.
 
     These are its inputs, their views (in PyTorch, a view requires grad if its base does, also where
-    no gradients are recorded), outputs that are one of them, and values that require a gradient by
-    the trace, from the start or from a later call on.
+    no gradients are recorded), outputs that are one of them, and values that require a gradient
+    according to the trace, from the start or from a later call on.
     """
     names = {p.name for p in trace.inputs if isinstance(p, TensorProxy)}
     for call in trace.calls:

@@ -1,4 +1,4 @@
-"""The disk's part in one run of the pipeline: a finished program is found, or stored."""
+"""The finished program on disk, in one run of the pipeline: looked up, else stored at the end."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["Recall"]
 class Recall:
     """The finished program of ``steps`` on disk.
 
-    ``entry`` is None where nothing is kept, or before it was looked for. ``hidden`` is for a
-    program found: the index of its intermediate traces among those of ``steps``, and a function
-    that reads them. ``making`` holds the lock of the entry from `find` to `keep`; whoever runs the
-    passes between closes it if they fail.
+    ``entry`` is None if nothing is kept, and before the program was looked for. ``hidden`` is set
+    if the program was found: the index of its intermediate traces among those of ``steps``, and a
+    function that reads them. ``making`` holds the lock of the entry from `find` to `keep`; if a
+    pass in between fails, its caller closes ``making``.
     """
 
     steps: Steps

@@ -3,12 +3,12 @@
 Compiled functions are not trusted: the first run in each program is checked against the trace, with
 the actual inputs. If the function raises or returns other metadata, the region runs without the
 executor from then on, in all programs, with one warning. A write to an input, or to a result that
-is in use, is an error: the program cannot go on with overwritten values. Functions that an executor
-compiles later, for other sizes, are checked in the same way; on failure, the region runs without
-the executor for such sizes alone.
+is in use, is an error, since the program cannot go on with overwritten values. Functions that an
+executor compiles later, for other sizes, are checked in the same way; if one fails, the region runs
+without the executor only for these sizes.
 
-A new function runs twice, to find one that returns its results in the same memory each time, before
-it overwrites values in use.
+A new function runs twice, so that one which returns its results in the same memory each time is
+found before it overwrites values in use.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ __all__ = ["EveryRegionRun", "FirstRegionRun", "RegionKernel"]
 class RegionKernel:
     """The kernel of ``region`` of ``executor``, called ``owner`` in messages.
 
-    ``without`` makes an equivalent function that does not use the executor; ``warn`` is called on
-    failure, with the reason, and with the sizes if it concerns them alone. ``failure`` is the
-    reason of a failure, else None. ``confirmed``: a run has agreed with the trace. ``places`` are
-    the programs that call ``function`` directly, each with the name of its global. ``detached``:
-    see `Fusion`. ``waiting``: it is compiled behind the program, which does not call it yet.
+    ``without`` makes an equivalent function that does not use the executor. ``warn`` is called on
+    failure, with the reason, and with the sizes if only these fail. ``failure`` is the reason of a
+    failure, else None. ``confirmed``: a run has agreed with the trace. ``places`` are the programs
+    that call ``function`` directly, each with the name of its global. ``detached``: see `Fusion`.
+    ``waiting``: the kernel is compiled behind the program, which does not call it yet.
     """
 
     region: FusionRegion
@@ -84,7 +84,7 @@ class RegionKernel:
         self.warn(self, reason, {})
 
     def leave(self, reason: str, without: Boxed | None = None) -> None:
-        """As `fail`, without a word: the executor has declined the region."""
+        """Like `fail`, but without a warning: the executor has declined the region."""
         self.failure = reason
         self.function = without or self.without(self.region)
         self.confirmed = True
@@ -196,8 +196,8 @@ class RegionKernel:
     ) -> Sequence[Any]:
         """The region's result for the inputs in ``box``, checked against ``call``.
 
-        ``held`` is memory in use beside ``alive``. An error that the operations raise, too, is
-        raised, and does not count as the executor's failure.
+        ``held`` is memory in use beside ``alive``. An error that the operations raise as well is
+        raised, and is no failure of the executor.
 
         :raises PluginError: if an input, or an earlier result, was written.
         :raises Exception: an error of the region's operations for these inputs.

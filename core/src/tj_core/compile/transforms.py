@@ -34,7 +34,7 @@ USER = "user"
 class Apply(Protocol):
     """A function from a trace to the edited trace; the same object for no change.
 
-    One that has more to say returns an `Outcome`, which methods of the context make.
+    It may also return an `Outcome`, which methods of the context make.
     """
 
     def __call__(self, trace: Trace, context: PassContext, /) -> Trace | Outcome: ...
@@ -44,11 +44,11 @@ class Apply(Protocol):
 class Transform:
     """A pass over traces, run after a stage is reached.
 
-    ``produces`` names the stage the trace has reached when this transform is done, for the owner
-    of a stage; None for a transform that stays inside the stage. Inside a stage transforms run in
-    the order of their plugins where the config gives one, else by descending ``priority``, then
-    by name; those of a `tj.jit` call come after the plugins', by priority, else as given. Plugins'
-    transforms that produce a stage come last.
+    ``produces`` is the stage that the trace has reached after this transform, for the owner of a
+    stage; None for a transform that stays inside the stage. Inside a stage, transforms run in the
+    order of their plugins if the config gives one, else by descending ``priority``, then by name.
+    Plugins' transforms that produce a stage come last. Those of a `tj.jit` call follow, by
+    priority, else as given.
 
     ``falls_back``: a program on which the transform fails runs without tj, with a warning that
     names the transform; if False, the failure is the plugin's error. ``reads`` names tags that only
@@ -56,12 +56,12 @@ class Transform:
     transform reads it.
 
     ``restore`` is for a transform after FUNCTIONAL that calls `PassContext.assemble` or
-    `PassContext.wrap` with ``kept``. It returns the outcome in a process that finds the finished
-    program on disk: called in place of ``apply``, with the context and the value of ``kept``. The
-    trace of the outcome is not used, since the finished one is on disk.
+    `PassContext.wrap` with ``kept``. In a process that finds the finished program on disk, it is
+    called in place of ``apply``, with the context and the value of ``kept``, and returns the
+    outcome. The trace of the outcome is not used, since the finished one is on disk.
 
-    ``training`` is for a transform that assembles a forward and a backward: from a value of
-    ``kept`` it says how they are put together in a package, or declines.
+    ``training`` is for a transform that assembles a forward and a backward: for a value of ``kept``
+    it returns how they are put together in a package, or declines.
     """
 
     name: str

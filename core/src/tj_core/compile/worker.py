@@ -1,4 +1,4 @@
-"""The thread of the process that compiles behind calls, and the work that waits for it."""
+"""The thread of the process that compiles behind calls, and its queue."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _Work = tuple["weakref.ref[Any]", Callable[[Any], None]]
 
 
 class Stopped(BaseException):
-    """The process ends: what is being compiled behind is given up."""
+    """The process ends, and the compilation in the thread is given up."""
 
 
 class Worker:
-    """The line of work before the thread.
+    """The queue of the thread that compiles.
 
-    The thread ends when nothing waits, so that no process is kept, and no thread is killed while
-    it compiles.
+    The thread ends when its queue is empty, so that it keeps no process alive, and no thread is
+    killed while it compiles.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Worker:
 
 
 def stop_at_exit() -> None:
-    """Check that the process goes on, before a long step.
+    """Raise if the process is about to end; called before a long step.
 
     :raises Stopped: if its main thread has ended.
     """

@@ -18,8 +18,8 @@ Enter = Callable[[], contextlib.AbstractContextManager[Any]]
 class Beside:
     """Contexts for compilation beside the program.
 
-    The thread that compiles enters ``step`` for each region, to hold what compilation in a call
-    holds, and leaves it between regions, so that calls can compile meanwhile. A call that runs
+    The thread that compiles enters ``step`` for each region, to hold the locks of a compilation in
+    a call, and leaves it between regions, so that calls can compile meanwhile. A call that runs
     while its kernels are compiled enters ``answering``.
     """
 

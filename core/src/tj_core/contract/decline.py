@@ -24,10 +24,10 @@ LEAVE_OUT = "leave the executor out with tj.jit(..., executors=[...])"
 class Decline:
     """A refusal with its reason, which ``tj.explain`` shows.
 
-    An executor declines a call, a transform a program: compilation then starts again from the
-    acquired trace, without the transform and its plugin's transforms to later stages. ``source`` is
-    the user's line behind the reason. ``keep_all_calls``: the program needs the errors of unused
-    calls, too, so that no call is removed or merged.
+    An executor declines a call, a transform declines a program. In the second case, compilation
+    starts again from the acquired trace, without the transform and its plugin's transforms to later
+    stages. ``source`` is the user's line behind the reason. ``keep_all_calls``: the program needs
+    the errors of unused calls, too, so no call is removed or merged.
     """
 
     reason: str

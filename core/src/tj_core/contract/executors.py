@@ -73,23 +73,23 @@ class Pair:
 class Claim:
     """An executor's implementation of one symbol.
 
-    ``implementation`` is called with the arguments of the claimed call and returns its results,
-    with the metadata that the call's outputs declare, strides included: later calls rely on
-    them. None is for a fallback executor: the symbol's own callable. ``check`` looks at one
+    ``implementation`` is called with the arguments of the claimed call. It returns the call's
+    results with the metadata that the call's outputs declare, strides included, since later calls
+    rely on them. None is for a fallback executor: the symbol's own callable. ``check`` looks at one
     bound symbol, metadata only, and answers True or a `Decline`; None accepts every call. A claim
-    must not depend on anything a guard does not see. ``pair``, if given, is used in place of the
-    implementation where a gradient is needed.
+    must not depend on anything that guards do not check. ``pair``, if given, is used in place of
+    the implementation where a gradient is needed.
 
     ``traceable``: the implementation is made of operations that any executor of the dialect can
     trace, so that the call may stand in a region of an executor that `hosts` it.
 
     ``shares_subprograms``: the implementation calls the call's subprograms with ordinary values, so
-    that other executors may run calls inside. If not (the operation differentiates or vectorises
-    them) the fallback executor runs the whole subprogram.
+    that other executors may run calls inside. If False (the operation differentiates or vectorises
+    them), the fallback executor runs the whole subprogram.
 
-    ``state``, if given, makes an object that the implementation keeps from run to run: called once
-    for each call of a program, with the call, its result is the keyword argument ``state`` of every
-    run of that call, of both halves where there is a ``pair``. Programs compiled for other
+    ``state``, if given, makes an object that the implementation keeps from run to run. It is called
+    once for each call of a program, with that call. The object is the keyword argument ``state`` of
+    every run of the call, of both halves if there is a ``pair``. Programs compiled for other
     arguments have states of their own. The order of an executor's calls with state is kept, and
     none of them is recomputed. Programs run on any thread.
     """
@@ -169,8 +169,8 @@ class Executor:
     def claim(self, call: BoundSymbol) -> Rule[Claim] | None:
         """The claim for the symbol of ``call``, before its check; None for a fallback executor.
 
-        A claim for an operation is for plain tensors; the key of one for a tensor subclass has the
-        name of the class before the operation's.
+        A claim for an operation is for plain tensors. The key of a claim for a tensor subclass has
+        the name of the class before the operation's.
         """
         return None if self.fallback else self.rule(call)
 

@@ -1,4 +1,4 @@
-"""Checks of the fields of records, made when a plugin makes a record, not at its first use."""
+"""Checks of the fields of records, when a plugin makes a record, not at the record's first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FLAG", "FUNCTION", "NAME", "NUMBER", "OPTIONAL_FUNCTION", "Kind", "c
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of values: in words, and as a predicate; ``names`` of values, to suggest."""
+    """A kind of values, in words and as a predicate; ``names`` are valid values, to suggest."""
 
     words: str
     fits: Callable[[Any], bool]

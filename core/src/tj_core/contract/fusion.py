@@ -46,20 +46,19 @@ class FusionRegion:
 
     ``backward``: the calls are of a backward pass. ``flexible``: the outputs, by index, whose
     strides the executor may choose, since only a later program reads them; `Fused.strides` returns
-    the choice. ``strides``: the inputs, by index, with other strides than declared, by such a
-    choice of the executor. Regions with symbolic sizes have neither. ``implementations``:
-    functions, by symbol, for calls that another executor claimed and lets stand here
-    (`Claim.traceable`); ``language`` resolves all other symbols. ``source``: the user's line behind
-    the first call.
+    the choice. ``strides``: the inputs, by index, for which the executor has chosen other strides
+    than declared. Regions with symbolic sizes have neither. ``implementations``: functions, by
+    symbol, for calls that another executor claimed and lets stand here (`Claim.traceable`);
+    ``language`` resolves all other symbols. ``source``: the user's line behind the first call.
 
     ``overwritten``: outputs, by index, that become the value of an input at the end of the program,
     with the index of that input. The function may write such an output to the memory of the input,
     and return the input itself: no later call reads the old value, and a further run of the
     function or the program on the written value gives the same.
 
-    ``first_run`` is for an executor that compiles the region again later, for other sizes: it calls
-    its first argument, which compiles, runs the resulting function on the inputs in the second,
-    checks the outputs against the trace and returns them. On failure it reports the error and
+    ``first_run`` is for an executor that compiles the region again later, for other sizes. It calls
+    its first argument, which compiles, and runs the resulting function on the inputs in the second.
+    It checks the outputs against the trace and returns them. On failure it reports the error and
     returns None; the executor then runs the calls one by one for such inputs.
     """
 
@@ -212,7 +211,7 @@ def interpreter(
 ) -> Callable[..., tuple[Any, ...]]:
     """A function that runs the calls of ``region`` one by one, to be traced or as a fallback.
 
-    ``found`` is told each value that a call returns, and says what to go on with.
+    ``found`` is called with the proxy and value of each result, and returns the value to use.
     """
     names = [p.name for p in region.inputs]
     steps = [(region.resolve(call), call) for call in region.body.calls]

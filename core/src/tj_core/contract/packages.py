@@ -40,20 +40,19 @@ class PackageFormat:
 
 @dataclass(frozen=True, slots=True)
 class Packaging:
-    """An executor's part in packages; a program with calls of one without it cannot be packaged.
+    """An executor's part in packages; calls of an executor without it cannot be packaged.
 
     The implementations of claims are found again by their symbols, in the installed plugin of the
-    same version: for an executor that fuses nothing, ``Packaging()`` says that this is enough. A
-    claim's ``state`` is made anew where a package is loaded. ``options`` are options of the plugin
-    without which it has no such executor; others are those of the project that loads.
-    ``unavailable`` returns the reason why calls of the executor would go wrong on the machine that
-    loads, or None.
+    same version. For an executor that fuses nothing, ``Packaging()`` is therefore enough. A claim's
+    ``state`` is made anew where a package is loaded. ``options`` are options of the plugin without
+    which it has no such executor; others are those of the project that loads. ``unavailable``
+    returns the reason why calls of the executor would fail on the machine that loads, or None.
 
     ``members`` and ``restore``, both or none, are for regions. ``members(regions)`` gets pairs of a
     `FusionRegion` and its `Fused`, of one program, and returns the contents of files by name; it
     raises `PackageError` for a region that no file can hold. ``restore(regions, files)`` makes a
-    `Fused` of each region from them, in the same order: in another process, where no session runs
-    and no compiler may be imported.
+    `Fused` of each region from them, in the same order. It is called in another process, where no
+    session runs and no compiler may be imported.
     """
 
     members: Callable[[Sequence[tuple[FusionRegion, Fused]]], Mapping[str, bytes]] | None = None

@@ -1,10 +1,9 @@
 """Rule tables: the one way for a plugin to tell a transformation what a symbol means.
 
 A table maps a key to a rule. The key is a symbol's qualified name (``torch.add``), a namespace
-(``torch.*``) for a rule that serves every symbol in it, or ``*`` for one that serves all; the most
-specific key wins.
-Tables are values: ``a | b`` has the rules of both. For a key in both, the rule with the higher
-priority wins; two different rules of equal priority are an error.
+(``torch.*``) for a rule that serves every symbol in it, or ``*`` for one that serves all symbols;
+the most specific key wins. Tables are values: ``a | b`` has the rules of both. For a key in both,
+the rule with the higher priority wins; two different rules of equal priority are an error.
 """
 
 from __future__ import annotations
@@ -135,8 +134,8 @@ class RuleTable(Generic[T]):
     def of(self, call: BoundSymbol) -> Rule[T] | None:
         """The rule for the symbol of ``call``, or None.
 
-        For a call on a tensor subclass, the rule for the operation on this subclass, with key
-        ``TwoTensor.torch.mul``, or the one for ``*``: all other rules are for plain tensors.
+        For a call on a tensor subclass, only two keys count: the operation on this subclass
+        (``TwoTensor.torch.mul``), and ``*``. All other rules are for plain tensors.
         """
         if not call.on_subclass:
             return self.get(call.symbol)

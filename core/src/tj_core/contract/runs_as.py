@@ -1,8 +1,8 @@
-"""Other functions that run calls of an operation where they stand as they are: table ``runs_as``.
+"""Functions that run calls in place of an operation which the program still shows: ``runs_as``.
 
-A rule is a function from a call to a function with the operation's parameters and results, or None
-for the operation's own. It is asked when a program is generated, of calls that a fallback executor
-runs; the program shows the operation.
+A rule of the table is a function from a call to a function with the operation's parameters and
+results, or None for the operation's own. It is asked when a program is generated, for calls that a
+fallback executor runs.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class ProgramSizes(Protocol):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """The conditions that passes have made guards of the program so far."""
+        """The conditions that passes have turned into guards of the program so far."""
         ...
 
     def assume(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Work that a call starts and that goes on meanwhile, as a collective does: table ``starts``."""
+"""Table ``starts``: work that a call starts and that goes on meanwhile, such as a collective."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Calls with an edited body, which are operations of their own.
 
-By this, a rule of a plugin's transform for an operator also fires inside the calls that consist of
-the operator, and leaves other calls whole. The symbol of an edited call is
-``<symbol>.rewritten``, so that no rule for the original applies; it is not expanded by a rule, and
-runs as its body.
+A transform's rule for an operator thus also applies inside of calls that consist of the operator,
+and leaves other calls whole. The symbol of an edited call is ``<symbol>.rewritten``, so that no
+rule for the original applies. No rule expands an edited call; it runs as its body.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The trace editor, by which every pass makes its trace.
 
-A pass goes through the calls of a trace and keeps, replaces or drops each; the values of a dropped
-call are substituted. The editor looks after free names, inherited tags and the record of changes,
-in one way for all passes. Apart from it, only capture and the parser make traces
-(`tests/test_rooms.py`).
+A pass goes through the calls of a trace and keeps, replaces or drops each. The values of a dropped
+call are substituted. The editor keeps names free, tags inherited and changes recorded, in one way
+for all passes. Apart from it, only capture and the parser make traces (`tests/test_rooms.py`).
 """
 
 from __future__ import annotations

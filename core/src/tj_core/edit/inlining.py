@@ -34,9 +34,9 @@ class Inlined:
 def can_inline(call: BoundSymbol) -> bool:
     """Decide if ``call`` can be replaced by its body.
 
-    It cannot if the call mutates, or if one value of the body has two different metadata outside
-    (``detach``, whose body returns its argument, which may require grad): the value itself is then
-    no substitute.
+    It cannot if the call mutates. Nor can it if one value of the body has two different metadata
+    outside: the body of ``detach`` returns its argument, which may require grad, so the argument is
+    no substitute for the result.
     """
     if call.body is None or call.effects.mutates or call.effects.rebinds:
         return False

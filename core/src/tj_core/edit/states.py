@@ -1,6 +1,6 @@
 """States of executors' calls in programs that are written to files, and read from them.
 
-A state has no text: it is left out of a file, and made anew for a program that was read.
+A state has no text: a file leaves it out, and a program that was read gets a new one.
 """
 
 from __future__ import annotations

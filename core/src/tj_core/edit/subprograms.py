@@ -1,4 +1,4 @@
-"""Subprograms: outputs and effects of a call with operand programs, also after edits of these."""
+"""Subprograms: outputs and effects of a call with subprograms, also after edits of these."""
 
 from __future__ import annotations
 

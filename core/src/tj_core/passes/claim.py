@@ -1,8 +1,9 @@
 """The claim walk: every call of a trace gets an executor.
 
-Top down: the executors but the fallback are asked in order for the whole call; if none takes it,
-its body is searched for calls that one takes; else the fallback takes the whole call, at the
-highest level at which no other executor takes any part.
+The walk goes from the top level down. All executors but the fallback are asked in order for the
+whole call. If none takes it, its body is searched for calls that one takes. If there is none
+either, the fallback takes the whole call. So the fallback runs calls at the highest level at which
+no other executor takes a part.
 
 An executor that fuses also gets calls that may stand in its regions. Calls that end up in no region
 (`tj_core.passes.fuse.plan`) are claimed again without fusion.

@@ -1,4 +1,4 @@
-"""Record of who runs a call, for reports: its executor, and who declined it."""
+"""The record of a call's claim, for reports: its executor, and the executors that declined it."""
 
 from __future__ import annotations
 

@@ -1,12 +1,16 @@
 """Common subexpression elimination that respects effects, identity, gradients and tags.
 
-A call is replaced by an earlier one if the difference cannot be observed: both compute the same
-from the same values in the same context, touch no ordered resource, and no memory involved is ever
-written; the program does not return results of both, which would become one object; no gradient
-flows through them (it would be summed in another order), unless gradients are calls of the program
-already; autograd does not save a result of the one while the program returns a result of the other,
-which the caller may write; no call takes both that may test if they are one object; and their tags
-can be merged.
+A call is replaced by an earlier one if the difference cannot be observed. All of these must hold:
+
+- both compute the same from the same values in the same context, touch no ordered resource, and no
+  memory involved is ever written;
+- the program does not return results of both, which would become one object, and no call takes both
+  that may test if they are one object;
+- no gradient flows through them, since it would be summed in another order, unless gradients are
+  calls of the program already;
+- autograd does not save a result of one while the program returns a result of the other, which the
+  caller may write;
+- their tags can be merged.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Groups: calls that can run together, and the order of groups and single calls.
 
-Each call gets a slot: a level, and within the level the groups of the executors before all single
-calls. No call has an earlier slot than the values that it reads, so that groups are convex. Apart
-from this, calls stay near their place in the program: the open group takes the calls that can join
-it, and a call that need not wait for the group runs right before it. No call passes one that writes
-or is a side effect, or that has the tag `FENCE`.
+Each call gets a slot. A slot is a level, and within the level the groups of executors come before
+all single calls. No call has an earlier slot than the values that it reads, so groups are convex.
+Apart from this, calls stay near their place in the program: the open group takes the calls that can
+join it, and a call that need not wait for the group runs right before it. No call passes one that
+writes or is a side effect, or that has the tag `FENCE`.
 
-A view takes no time and no memory, so that it belongs to no group: each region that reads a view
-makes the view again.
+A view takes no time and no memory, so it belongs to no group: each region that reads a view makes
+the view again.
 """
 
 from __future__ import annotations

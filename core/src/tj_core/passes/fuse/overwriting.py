@@ -1,13 +1,14 @@
 """Inputs that a region may overwrite, since the program copies their new values back at the end.
 
-A cache that gets one more row need not be copied. A region may write to it if only the new value is
-visible afterwards, and if region and program are idempotent: run again on the written input, they
-give the same. After an error the program runs again, as it was acquired.
+Without this, a cache that gets one more row would be copied. A region may write to such an input if
+only the new value is visible afterwards, and if region and program are idempotent: a further run on
+the written input gives the same. This is needed because after an error the program runs again, as
+it was acquired.
 
-Rule table ``overwrites`` tells, for a symbol and as a function of the call, how the result depends
-on the first argument: ``"some"``, if the result is a copy of it with some elements replaced, and
-their places and new values depend on the other arguments alone; ``"all"``, if the result depends on
-none of its elements.
+A rule of table ``overwrites`` is a function from a call to how its result depends on the first
+argument. ``"some"``: the result is a copy of it with some elements replaced, and their places and
+new values depend on the other arguments alone. ``"all"``: the result depends on none of its
+elements.
 """
 
 from __future__ import annotations

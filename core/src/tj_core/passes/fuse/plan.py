@@ -1,7 +1,8 @@
 """The plan of fusion: the assignment of a claimed program's calls to groups.
 
-Made twice: while calls are claimed, to claim those in no group again without fusion, so that the
-highest call around them runs as one; and after claiming, to make regions of the groups.
+The plan is made twice. While calls are claimed, it shows which are in no group; these are claimed
+again without fusion, so that the highest call around them runs as one. After claiming, its groups
+become regions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Calls that may raise because of their arguments' values, such as an index out of bounds.
 
-At such an error, the writes of earlier calls have happened, and those of later calls have not.
-Where a region changes this order visibly, the program runs checks at its start.
+At such an error, the writes of earlier calls have happened, and those of later calls have not. If a
+region changes this order visibly, the program runs checks at its start.
 
-Rule table ``refuses`` gives, for a symbol and as a function of the call, the checks: calls that
-raise if the call would. The sequence is empty for a call that never raises for a value; None means
-unknown.
+A rule of table ``refuses`` is a function from a call to its checks: calls that raise if the call
+would. It returns an empty sequence for a call that never raises because of a value, and None if
+that is unknown.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Repeated structure: find the layers of a model in a flat list of calls.
 
-Calls become tokens, equal for calls that differ only in the names of values. The longest stretch
-in which a sequence of tokens follows itself is cut into its periods, where the fewest values cross
-the cuts; the calls before and after are searched in turn. A stretch of a list of calls in program
-order is convex, so every part can be a region, and equal parts are compiled once.
+Calls become tokens, equal for calls that differ only in the names of values. The longest stretch in
+which a sequence of tokens repeats itself is cut into its periods, at the places where the fewest
+values cross. The calls before and after the stretch are then searched in the same way. A stretch of
+calls in program order is convex, so every part can be a region, and equal parts are compiled once.
 """
 
 from __future__ import annotations

@@ -42,9 +42,9 @@ def compile_for(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def prepare(dispatcher: Dispatcher[R], call: Call[R]) -> None:
-    """Compile for ``call``, unless a program is there for it, or none is to be compiled at all.
+    """Compile for ``call``, unless a program fits it, or calls are not to be compiled at all.
 
-    :raises TjError: if there is no program for such a call, with the reason.
+    :raises TjError: if there can be no program for such a call, with the reason.
     """
     name = dispatcher.jitted.name
     if dispatcher.switches.instead() is not None:
@@ -81,7 +81,7 @@ def _reason(name: str, error: Exception) -> TjError:
 
 
 def real(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The arguments with tensors in the places of fake ones: with their metadata, and no values.
+    """The arguments with real tensors in place of fake ones: of their metadata, with any values.
 
     :raises TjError: for a tensor on ``meta``, which does not say what device it stands for.
     """

@@ -1,8 +1,8 @@
 """``tj.jit(f, on_miss="eager")``: calls without a program run in eager; a thread compiles for them.
 
-One thread of the process compiles, for one call of a program at a time: what misses meanwhile is
-answered in eager and forgotten. So a program holds the arguments of one call at most, however many
-shapes it is called with, and those that come often are the ones that get a program.
+The process has one such thread, and each program has at most one call that is compiled for. Other
+calls that miss meanwhile run in eager and are forgotten. So a program holds the arguments of one
+call at most, however many shapes it is called with, and frequent shapes get a program sooner.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class _Request:
 class Background:
     """Compilation of one program behind its calls.
 
-    ``request`` is the call that is or will be compiled for, ``failure`` the error of the last
-    compilation, which the next miss tells of.
+    ``request`` is the call that is compiled for, or will be. ``failure`` is the error of the last
+    compilation, which the next miss reports.
     """
 
     def __init__(self) -> None:
@@ -130,9 +130,9 @@ class Background:
         self._lock = threading.Lock()
 
     def answer(self, dispatcher: _Dispatcher, call: _Call) -> Any:
-        """Result of ``call`` in eager; let it be compiled for, if nothing is being compiled.
+        """Result of ``call`` in eager; then compile for it, if nothing else is being compiled.
 
-        The program runs first, so that a call that raises is not compiled for.
+        The program runs first, so that tj does not compile for a call that raises.
         """
         stats = dispatcher.jitted.stats
         failure, self.failure = self.failure, None

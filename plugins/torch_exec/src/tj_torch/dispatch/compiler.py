@@ -122,10 +122,10 @@ class GraphCompiler:
         sources: Mapping[int, str],
         parameters: Sequence[str],
     ) -> Callable[..., Any]:
-        """Compile ``graph`` anew for ``values``, which differ from its examples in being leaves.
+        """Compile ``graph`` for ``values``, of which other ones are leaves than of its examples.
 
-        The guards hold for these values. The new compilation is a variant of ``first``. Returns
-        the graph's own forward if that fails.
+        The guards hold for these values, too. The new compilation is a variant of ``first``.
+        Returns the graph's own forward if the compilation fails.
         """
         with dynamo.compiling(), self.jitted.lock:
             try:

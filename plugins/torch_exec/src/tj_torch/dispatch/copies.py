@@ -10,8 +10,8 @@ __all__ = ["copy_containers"]
 def copy_containers(value: Any) -> Any:
     """``value`` with its lists, dicts, sets and tuples copied, and everything else as it is.
 
-    Two references to one list are so in the copy, too. Objects of derived classes stay as they are:
-    only their class knows how they are made.
+    Two references to one list are two references to one copy. Objects of derived classes stay as
+    they are, since only their class knows how they are made.
     """
     return _copied(value, {})
 

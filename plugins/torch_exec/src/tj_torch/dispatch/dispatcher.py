@@ -1,7 +1,7 @@
 """Misses of a jitted program: compile for the call and run, or run the call without tj.
 
-A call whose entry is found does not come here: a source of programs gives the callable that checks
-guards and runs entries, and does as little as can be per call.
+A call that finds its entry does not come here: the callable of a source of programs checks guards
+and runs entries. It does as little as possible per call.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MISSED = object()
 
 
 class Made(NamedTuple, Generic[R]):
-    """A compiled program; ``explain`` gives the guard that fails, for the limit of recompilations.
+    """A compiled program; ``explain`` returns its failed guard, for the limit of recompilations.
 
-    It is None where there is no such limit.
+    ``explain`` is None if there is no such limit.
     """
 
     entry: Entry
@@ -65,7 +65,7 @@ class Call(Protocol[R]):
         ...
 
     def found(self, rows: tuple[R, ...]) -> R | None:
-        """Row to try, that another thread has added meanwhile; None if there is none."""
+        """Row to try, which another thread has added meanwhile; None if there is none."""
         ...
 
     def holds(self, row: R) -> bool:
@@ -82,10 +82,10 @@ class Call(Protocol[R]):
 
 
 class Programs(Protocol[R]):
-    """A source of programs: it captures, builds guards, and gives the callable.
+    """A source of programs: it captures, builds guards, and makes the callable.
 
-    ``failures`` are the classes of errors by which a program cannot be captured. A source is given
-    the dispatcher, and does not hold it: that would be a cycle.
+    ``failures`` are the classes of errors by which a capture fails. The methods of a source get the
+    dispatcher as an argument, since a reference to it would be a cycle.
     """
 
     failures: tuple[type[Exception], ...]
@@ -120,11 +120,11 @@ class Programs(Protocol[R]):
         ...
 
     def outside(self, dispatcher: Dispatcher[R]) -> Callable[..., Any] | None:
-        """Function that runs a call which is not to be captured; None for one that is."""
+        """Function that runs a call which must not be captured; None for any other call."""
         ...
 
     def given(self, call: Any) -> Iterable[Any]:
-        """Values that compilation must leave as they are."""
+        """Values that compilation must not change."""
         ...
 
     def compile(self, dispatcher: Dispatcher[R], call: Any) -> Made[R]:
@@ -135,7 +135,7 @@ class Programs(Protocol[R]):
         ...
 
     def without(self, dispatcher: Dispatcher[R], failure: Any) -> Callable[..., Any]:
-        """Function that runs a call, as its capture has failed; records the fallback."""
+        """Function that runs a call whose capture has failed; records the fallback."""
         ...
 
 
@@ -157,8 +157,8 @@ _UNFIT = "the guards of a new entry do not hold for its own arguments"
 class Dispatcher(Generic[R]):
     """State of one jitted callable: its entries, and the function that runs calls without them.
 
-    ``elsewhere`` runs all calls once the program cannot be captured. ``elsewhere_calls`` counts
-    these, ``found_late`` the calls whose entry another thread has just compiled.
+    ``elsewhere`` runs all calls as soon as the program cannot be captured. ``elsewhere_calls``
+    counts these calls, ``found_late`` the calls whose entry another thread has just compiled.
     """
 
     def __init__(self, jitted: Jitted, compiler: GraphCompiler, programs: Programs[R]) -> None:
@@ -274,7 +274,7 @@ class Dispatcher(Generic[R]):
         return (_RefusedError, _SwitchedOffError, *self.programs.failures)
 
     def uncompiled(self, call: Call[R]) -> Callable[..., Any] | None:
-        """Function that runs ``call``, where PyTorch's stance says that it is not compiled for."""
+        """Function that runs ``call`` if PyTorch's stance forbids to compile for it; else None."""
         return self.switches.uncompiled(lambda: self._failing(call))
 
     def _compile(self, call: Call[R], called: bool) -> R:
@@ -308,7 +308,7 @@ class Dispatcher(Generic[R]):
     def without(self, failure: Exception) -> Callable[..., Any]:
         """Function that runs a call without a program, because of ``failure``.
 
-        A failure of none of the known kinds comes from a compilation behind a call.
+        A failure of an unknown kind comes from a compilation behind a call.
         """
         if isinstance(failure, _SwitchedOffError):
             return failure.function
@@ -332,7 +332,7 @@ class Dispatcher(Generic[R]):
     ) -> Callable[..., Any]:
         """``program``; unless it raises, the fallback is recorded, and later calls run ``later``.
 
-        If it raises, that is the error which the user expects: ``note`` may add a note to it.
+        If it raises, the user gets this error; ``note`` may add a note to it.
         """
 
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -84,7 +84,7 @@ class _Call:
 
 
 class DynamoPrograms:
-    """Programs of a function or module ``original``; without ``whole``, all below the hook.
+    """Programs of a function or module ``original``; unless ``whole``, all run below Dynamo's hook.
 
     ``module`` is the module whose ``forward`` the function ``original`` calls, without its hooks.
     """
@@ -169,10 +169,11 @@ class DynamoPrograms:
         return jitted.original() if self.module in (None, self.original) else self.original
 
     def outside(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any] | None:
-        """Function for a call that is not captured whole; None for one that is.
+        """Function for a call that is not captured whole; None for a call that is.
 
-        The program itself if its call returns before it has run; the hook in function modes; and
-        hooks of modules that are not captured, around the captured ``forward``.
+        The function is the program itself, if its call returns before its body has run; or Dynamo's
+        hook, in function modes; or a function that runs hooks of modules around the captured
+        ``forward``, if these hooks are not captured.
         """
         if any(is_one(self.original) for is_one in _RUN_LATER):
             dispatcher.entries.fall_back(

@@ -27,13 +27,13 @@ end, each new shape would add to it.
 class Entries(Generic[R]):
     """Entries of a jitted callable and their rows, which the dispatching function tries in order.
 
-    Oldest first. ``publish`` is called with all rows whenever they change. ``noting`` makes of a
-    row one that calls a function when it answers a call. ``called`` counts the entries that a call
-    has waited for.
+    The oldest come first. ``publish`` is called with all rows whenever they change. ``noting``
+    makes a row that also calls a function when it answers a call. ``called`` counts the entries
+    that a call has waited for.
 
-    Only where an entry has to make room does it matter which are in use. So calls are noted once
-    ``max_entries`` are there, of each entry the first since the last change; the calls after
-    that cost what they always do.
+    It only matters which entries are in use when one has to make room. So calls are noted only from
+    ``max_entries`` entries on, and of each entry only the first call since the last change; further
+    calls cost no more than usual.
     """
 
     def __init__(

@@ -29,9 +29,9 @@ _WHOLE = "it is an error by fullgraph or strict; without these the program runs,
 def stand_aside(
     jitted: Jitted, reason: str, source: Source | None = None, *, silent: bool = False
 ) -> None:
-    """Record a fallback, also of a program that is to be one graph, and warn of it once.
+    """Record a fallback and warn of it once, even if the program is to be one graph.
 
-    Of calls under a mode, such as vmap, in which ``torch.compile`` compiles nothing either.
+    For calls under a mode, such as vmap, under which ``torch.compile`` compiles nothing either.
     """
     fallback = Fallback(reason, source)
     if fallback in jitted.stats.fallbacks:
@@ -53,10 +53,10 @@ def fall_back_from(jitted: Jitted, error: CaptureError | PassError) -> None:
 
 
 def first_lines(reason: str, count: int = 3) -> str:
-    """The first lines of ``reason``, which Dynamo gives, as one line, with what to do instead.
+    """The first lines of Dynamo's ``reason`` as one line, with what to do instead.
 
-    Of an exception of the program's that Dynamo meets, what it says: functions of PyTorch's that
-    cannot be compiled raise one that names another function.
+    If the reason is an exception of the program, its message: functions of PyTorch that cannot be
+    compiled raise one that names another function.
     """
     raised = _RAISED.search(reason)
     if reason.startswith("Observed exception") and raised is not None:

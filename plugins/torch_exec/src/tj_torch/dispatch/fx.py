@@ -108,7 +108,7 @@ class _Call:
 class FxPrograms:
     """Programs of a GraphModule, and the graph that they were compiled from.
 
-    ``open`` is the dispatcher of a program whose guards Dynamo has to make.
+    ``open`` is the dispatcher of a program that needs Dynamo's guards.
     """
 
     failures: tuple[type[Exception], ...] = (OpenProgramError, CaptureError, PassError)
@@ -123,7 +123,7 @@ class FxPrograms:
 
     @property
     def original(self) -> Callable[..., Any]:
-        """The module's forward: a call that comes here has no hooks to run."""
+        """The module's forward, since hooks have run before a call comes here."""
         return self.module.forward
 
     def publish(self, rows: tuple[Row, ...]) -> None:
@@ -308,7 +308,7 @@ class FxPrograms:
     def without(
         self, dispatcher: Dispatcher[Row], failure: OpenProgramError | CaptureError | PassError
     ) -> Callable[..., Any]:
-        """Dynamo's programs if the graph does not show all; else the module, also later."""
+        """Dynamo's programs if the graph does not show everything; else the module, also later."""
         jitted = dispatcher.jitted
         if not isinstance(failure, OpenProgramError):
             note = f"tj: while compiling {jitted.name}, at {failure.source}"

@@ -1,8 +1,8 @@
 """Jitted modules: wrappers that share the module's state, and run the program when called.
 
-A jitted module is an instance of a subclass of the module's own class that shares the module's
-``__dict__``: parameters, buffers, hooks, submodules and plain attributes are one set, whichever
-of the two they are reached through, and ``state_dict`` has the names it had.
+A jitted module is an instance of a subclass of the module's own class, and shares the module's
+``__dict__``. So both have the same parameters, buffers, hooks, submodules and plain attributes, and
+``state_dict`` has the same names.
 """
 
 from __future__ import annotations

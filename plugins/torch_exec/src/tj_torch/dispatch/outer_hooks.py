@@ -1,8 +1,8 @@
 """Hooks of a jitted module that run around its program, since Dynamo must not capture them.
 
-``fully_shard`` gathers parameters in a forward pre-hook and frees them in a forward hook, which
-Dynamo is told to skip. Captured with the module, they would break its graph; around the program
-they run as in eager, and as PyTorch runs those put on what ``torch.compile`` returns.
+``fully_shard`` gathers parameters in a forward pre-hook and frees them in a forward hook, and tells
+Dynamo to skip both. Captured with the module, they would break its graph. Around the program they
+run as in eager, like hooks on the result of ``torch.compile``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["around", "has_outer_hooks"]
 def has_outer_hooks(module: Any) -> bool:
     """Test if ``module`` has hooks, all of which must run around its program.
 
-    False where some are captured: their order with the others is kept only inside of the module's
-    own call. False as well for hooks of gradients and for hooks on all modules.
+    False if some of them are captured, since their order with the others is kept only inside of the
+    module's own call. False as well for hooks of gradients and for hooks on all modules.
     """
     if not isinstance(module, torch.nn.Module):
         return False

@@ -1,6 +1,6 @@
 """Switches by which calls run in eager: PyTorch's, as ``torch.compile`` reads them, and tj's own.
 
-A switch costs a call that finds its entry nothing but the comparison of two objects.
+For a call that finds its entry, all switches together cost one comparison of two objects.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class RecompileError(TjError, RuntimeError):
 
 
 class Switches:
-    """The switches of one jitted program, whose calls run ``original`` where one is off.
+    """The switches of one jitted program; calls run ``original`` where one of them is off.
 
-    ``accept`` is told the stances, and the one under which entries answer calls by themselves.
+    ``accept`` is called with PyTorch's stances, and the stance under which entries answer calls.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Generated functions of a jitted program: the frame to capture, the callable, and its arguments.
 
-Dynamo traces ``root``, which calls the program, so that hooks of modules are captured and guarded
+Dynamo traces ``root``, which calls the program, so that hooks of modules are captured and guarded,
 too. The user calls ``call``, which checks the guards of the compiled entries in order and runs the
-first that holds. Both have the parameters of a plain function, which saves packing arguments
-twice; for everything else they take ``*args, **kwargs``.
+first entry whose guards hold. Both have the parameters of a plain function, so arguments are not
+packed twice; for any other callable they take ``*args, **kwargs``.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def make(fn, miss, modes, duals, stances):
 class Frame:
     """Functions generated for one program.
 
-    ``bind`` gives what a call passes on where no row holds. ``publish`` sets the rows, ``hits``
-    counts the hits, ``accept`` sets where PyTorch's stance is read, and the one under which rows
-    are tried.
+    ``bind`` returns the arguments of a call for which no row holds. ``publish`` sets the rows,
+    ``hits`` counts the hits. ``accept`` sets where PyTorch's stance is read, and the stance under
+    which rows are tried.
     """
 
     root: types.FunctionType
@@ -87,11 +87,11 @@ def make_frame(
 ) -> Frame:
     """Generate the functions for ``fn``.
 
-    ``miss`` is called with the frame's locals and the arguments if no row holds. No row is tried
-    while ``modes``, the number of modes that interpret the program, is not zero, or within a level
-    of forward-mode AD, which ``duals`` counts: Dynamo has no guards on these; nor while PyTorch's
-    stance is another than the one that `Frame.accept` was given last. Each root has a code
-    object with a name of its own, since Dynamo keeps what it learns of dynamic sizes per code.
+    ``miss`` is called with the frame's locals and the arguments if no row holds. No row is tried in
+    three cases: ``modes``, the number of modes that interpret the program, is not zero; the call is
+    within a level of forward-mode AD, which ``duals`` counts; PyTorch's stance is not the one given
+    to `Frame.accept` last. Dynamo has no guards on the first two. Each root has a code object with
+    a name of its own, since Dynamo keeps what it learns of dynamic sizes per code object.
     """
     names = _plain_parameters(fn)
     number = next(_serial)

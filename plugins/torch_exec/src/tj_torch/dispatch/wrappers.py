@@ -1,10 +1,10 @@
 """Modules that wrap another one and run around it: data parallelism in PyTorch's own classes.
 
-Their ``forward`` talks to process groups, which no capture sees; what it calls in between is the
-model. Jitting such a module compiles the inner one, and runs the wrapper's ``forward`` as in eager.
+Their ``forward`` talks to process groups, which no capture sees, and calls the model in between.
+Jitting such a module compiles the inner one, and runs the wrapper's ``forward`` as in eager.
 
-Rule table ``module_wrappers`` has the attribute with the inner module, by the dotted name of a
-class; it holds for subclasses, too.
+Rule table ``module_wrappers`` maps the dotted name of a class, whose rule subclasses share, to the
+attribute with the inner module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Wrap a functional program in its epilogue and in fallbacks to other programs.
 
-Where arguments share memory that is written, a program for that aliasing runs; where the functional
-program raises, the acquired one runs, which raises the user's errors in their order.
+If arguments share memory that is written, a program for this aliasing runs. If the functional
+program raises, the acquired one runs, and raises the user's errors in their order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Replace arguments that share memory by views of one base, for one input-aliasing pattern.
 
-The base starts where the memory does. The rewritten program is one that writes to views, and later
-passes need not know that arguments share memory: values of an argument are read off the base, and
-new ones are copied to memory through the argument itself.
+The base starts where the memory starts. The rewritten program writes to views of it, so later
+passes need not know that arguments share memory. Values of an argument are read off the base, and
+new values are copied to memory through the argument itself.
 """
 
 from __future__ import annotations

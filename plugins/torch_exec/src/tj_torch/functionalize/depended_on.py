@@ -1,9 +1,9 @@
 """Returned views and written arguments on which other results depend.
 
-In eager, the gradient of such a result flows through the view, or the written argument, which
-hooks, ``retain_grad()`` and ``torch.autograd.grad(result, view)`` show. So the epilogue must not
-make the view again, nor write the argument: the functional program returns both, and the plugin
-that differentiates it makes the view and writes the argument as nodes of autograd.
+In eager, the gradient of such a result flows through the view or the written argument, and hooks,
+``retain_grad()`` and ``torch.autograd.grad(result, view)`` show this. So the epilogue must not make
+the view again, nor write the argument. The functional program returns both, and the plugin that
+differentiates it makes the view and writes the argument as nodes of autograd.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Emitter:
         return self.made(call, WITH_STRIDES, (value, like), call.context)
 
     def check_copy(self, target: Proxy, value: Proxy, context: Context) -> None:
-        """See that ``target.copy_(value)`` makes ``target`` what ``value`` is.
+        """Check that ``target.copy_(value)`` gives ``target`` the value ``value``.
 
         :raises Unsuitable: if ``target`` is of a subclass that does something else.
         """
@@ -79,7 +79,7 @@ class Emitter:
             kind.check_copy(target, value, context, self.expand)
 
     def kind_of(self, *values: Proxy) -> TensorKind | None:
-        """The kind of the tensors among ``values`` that are of subclasses; None if none is.
+        """The kind of the tensors of subclasses among ``values``; None if there are none.
 
         :raises Unsuitable: if no plugin has it, or it is not one.
         """
@@ -97,7 +97,8 @@ class Emitter:
     def plain_form(self, call: BoundSymbol, functional: BoundSymbol) -> BoundSymbol:
         """The call that writes nothing instead of ``functional``, the functional form of ``call``.
 
-        What its gradient needs of the argument is a copy, as in eager: the memory is written.
+        If its gradient needs the argument, that is a copy, as in eager, since the memory is
+        written.
         """
         made = without_writing(functional, resolve(call.symbol), self.expand)
         if made is None or not saves_argument(made):

@@ -1,8 +1,8 @@
 """Epilogue of a functional program, which reproduces the acquired program's visible effects.
 
-The outer program calls the functional one and copies new values to the memory that was written. On
-the caller's own tensors and in the program's order, it repeats the calls that change metadata in
-place or make returned views, and it sets version counters. It is a trace like any other.
+The outer program calls the functional one and copies new values to the memory that was written.
+Then, on the caller's own tensors and in the program's order, it repeats the calls that change
+metadata in place or make returned views, and sets version counters. It is a trace like any other.
 """
 
 from __future__ import annotations

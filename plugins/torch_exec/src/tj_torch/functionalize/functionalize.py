@@ -121,12 +121,12 @@ class Functionalized(Emitter):
     """State of functionalization; calls of ``trace`` are converted one by one.
 
     ``value`` returns the value at a place at the end; it may add calls to the ``editor``.
-    ``writes`` are the last writes to each root, by the object written through; ``roots`` the place
-    of the root's own object at the last of them. ``views`` are the acquired calls that make views
-    or change metadata, ``last`` the calls for the very end. The ``editor`` tags values whose
-    memory is written later with `OVERWRITTEN`. ``autograd_changes`` are the calls that change
-    autograd metadata of an input; ``cut`` the roots that were detached in place when they had, or
-    may have had, views.
+    ``writes`` are the last writes to each root, by the object written through; ``roots`` is the
+    place of the root's own object at the last of these writes. ``views`` are the acquired calls
+    that make views or change metadata, ``last`` the calls for the very end. The ``editor`` tags
+    values whose memory is written later with `OVERWRITTEN`. ``autograd_changes`` are the calls that
+    change autograd metadata of an input; ``cut`` are the roots that were detached in place and may
+    have had views.
 
     ``values`` has the latest value computed for each place, with the root's version at that time;
     ``versions`` the number of writes to each root; ``twins`` other names of values; ``direct`` the

@@ -1,7 +1,7 @@
 """``F.silu(h, inplace=True)`` as ``F.silu(h)``, whose value is that of ``h`` from there on.
 
-Rules of plugins are for the public function, and hold for the call that writes as well, if that is
-the same computation. `without_writing` says when it is.
+Plugins' rules are for the public function. They also hold for the call that writes, if it computes
+the same. `without_writing` decides this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ formula of the operator that writes nothing.
 """
 
 SAVES_ARGUMENT = frozenset({"hardsigmoid", "hardswish", "hardtanh", "mish", "silu", "threshold"})
-"""Operators whose gradient needs their argument, of which the in-place form saves a copy."""
+"""Operators whose gradient needs their argument; the in-place form saves a copy of it."""
 
 PARAMETER = "inplace"
 MUTATED = "mutated"
@@ -122,7 +122,7 @@ def _has_own_gradient(call: BoundSymbol) -> bool:
 
 
 def saves_argument(call: BoundSymbol) -> bool:
-    """Test if the gradient of ``call`` needs what the call is given."""
+    """Test if the gradient of ``call`` needs its argument."""
     calls = () if call.body is None else call.body.calls
     return any(map(requires_grad, call.flat_outs)) and any(
         _operator(c) in SAVES_ARGUMENT for c in calls

@@ -123,7 +123,7 @@ class Objects(Storage):
     def check_use(self, used: Iterable[Any]) -> None:
         """Check values that a call takes, or that the program returns.
 
-        :raises Unsuitable: if autograd refuses to use one.
+        :raises Unsuitable: if autograd refuses the use of one of them.
         """
         for p in used:
             if requires_grad(p) and self.names.get(p.name) in self.passed:
@@ -177,7 +177,8 @@ def reads_data(call: BoundSymbol) -> bool:
 def is_metadata_change(call: BoundSymbol, index: int) -> bool:
     """Test if ``call``, which rebinds argument ``index``, changes its shape, strides or the like.
 
-    A write rebinds its argument if that comes to require grad, which is no change of metadata.
+    A write also rebinds an argument that thereby comes to require grad; that is no change of
+    metadata.
     """
     return index not in call.effects.mutates
 

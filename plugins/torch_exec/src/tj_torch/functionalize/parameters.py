@@ -1,8 +1,8 @@
-"""Programs that write parameters in place and take no gradients, as steps of optimizers.
+"""Programs that write parameters in place and take no gradients, such as optimizer steps.
 
-In functional form each parameter, and each of an optimizer's averages, would be made anew and
-copied back: three to ten times the time of the step on a CPU, and twice the memory. No gradient
-needs that form, and little of a step is left for executors that fuse.
+In functional form, each parameter and each of an optimizer's averages would be a new tensor that is
+copied back. On a CPU this takes three to ten times the time of the step, and twice the memory. No
+gradient needs that form, and executors that fuse gain little from a step.
 """
 
 from __future__ import annotations

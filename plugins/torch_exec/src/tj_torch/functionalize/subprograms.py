@@ -1,7 +1,7 @@
 """Functional forms of calls with subprograms whose memory has no other users.
 
 A loop may return its operand, and a `torch.autograd.Function` may return its argument or write it
-(`mark_dirty`). Where that memory is used nowhere else, the call may as well return new values.
+(`mark_dirty`). If that memory is used nowhere else, the call can return new values instead.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FunctionalCall:
 def functional_subprograms(
     trace: Trace, expand: RuleTable[Expand], tags: TagRegistry
 ) -> Iterator[FunctionalCall]:
-    """Calls of ``trace``; those with subprograms in functional form where nobody can tell."""
+    """Calls of ``trace``; those with subprograms in functional form if that is invisible."""
     facts = alias_facts(trace)
     for index, call in enumerate(trace.calls):
         effects = call.effects

@@ -1,1 +1,1 @@
-"""Guards of compiled entries, one module per kind: text, check, and which of them fails."""
+"""Guards of compiled entries, one module per kind: their texts, checks and failures."""

@@ -76,10 +76,11 @@ def interpreting(values: Any) -> str | None:
 
 
 def mode_counters() -> tuple[Callable[[], int], types.ModuleType]:
-    """State that `ambient_mode` reads and guards on tensors do not show.
+    """State that `ambient_mode` reads, and that guards on tensors do not show.
 
     A function for the number of dispatch modes (FakeTensorMode is hidden from guards), and the
-    module whose ``_current_level`` is the level of forward-mode AD, negative outside.
+    module whose ``_current_level`` is the level of forward-mode AD, which is negative outside of
+    it.
     """
     return dispatch_modes, torch.autograd.forward_ad
 

@@ -1,4 +1,4 @@
-"""Guards below an entry's: where they do not hold, the entry runs another program."""
+"""Checks inside of an entry: where they do not hold, the entry runs another program."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def branch_on_values(
 ) -> Compilation:
     """``compilation`` that runs its function where ``check`` holds for the values, else another.
 
-    For facts of inputs that Dynamo does not guard, as which of them are autograd's leaves. ``make``
-    compiles the other at its first call; that one has a check of its own.
+    For facts of inputs that Dynamo does not guard, such as which of them are leaves of autograd.
+    ``make`` compiles the other function at its first call, with a check of its own.
     """
     if check is None:
         return compilation

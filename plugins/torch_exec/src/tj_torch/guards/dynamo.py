@@ -37,9 +37,9 @@ class Watches:
 
 @dataclass(frozen=True, slots=True)
 class DynamoGuards:
-    """Dynamo's guards: the check of a frame's locals, their texts, and the text of what fails.
+    """Dynamo's guards: the check of a frame's locals, the guards' texts, and the text of a failure.
 
-    ``watches`` tell of the death of guarded objects.
+    ``watches`` report the death of guarded objects.
     """
 
     check: Callable[[dict[str, Any]], bool]

@@ -1,4 +1,4 @@
-"""All guards of an entry that Dynamo captured: asked, printed and explained in one place."""
+"""All guards of an entry that Dynamo captured: checked, printed and explained in one place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EntryGuards:
     own: Guards
 
     def check(self) -> Callable[[dict[str, Any]], bool]:
-        """Function that asks all guards of a frame's locals: first tj's own, then Dynamo's."""
+        """Function that checks all guards on a frame's locals: first tj's own, then Dynamo's."""
         check = self.own.check(self.dynamo.check)
         assert check is not None
         return check
@@ -35,7 +35,7 @@ class EntryGuards:
     def failed(self, frame: dict[str, Any]) -> str | None:
         """Text of the first guard that does not hold for ``frame``; None if all hold.
 
-        Dynamo's are asked first: they tell which value of the program has changed.
+        Dynamo's guards come first, since they tell which value of the program has changed.
         """
         found = self.dynamo.failed(frame)
         return self.own.failed(frame) if found is None else found

@@ -46,9 +46,9 @@ _STEP = """\
 
 
 class Guards:
-    """Guards of one entry in the order in which they are asked, each once; ``scope`` has names.
+    """Guards of one entry, each once, in the order in which they are checked.
 
-    Terms use names of the scope, and ``parameters`` of the check.
+    Their terms use names of ``scope``, and the ``parameters`` of the check.
     """
 
     def __init__(self, parameters: Sequence[str] = ()) -> None:
@@ -58,7 +58,7 @@ class Guards:
         self._names: dict[tuple[str, int], str] = {}
 
     def bind(self, wish: str, value: Any) -> str:
-        """Name of ``value`` in the scope, which begins with ``wish``."""
+        """Name of ``value`` in the scope; it begins with ``wish``."""
         name = self._names.get((wish, id(value)))
         if name is None:
             name = self._names[wish, id(value)] = f"{wish}{len(self.scope)}"
@@ -66,7 +66,7 @@ class Guards:
         return name
 
     def add(self, *terms: str, text: str = "") -> None:
-        """Add a guard per term; ``text`` is that of the last, and of all."""
+        """Add a guard per term; the last one has ``text``, which describes all of them."""
         for i, term in enumerate(terms, 1):
             self._guards.setdefault(term, Guard(term, text if i == len(terms) else ""))
 
@@ -79,9 +79,9 @@ class Guards:
         return tuple(guard.text for guard in self._guards.values() if guard.text)
 
     def check(self, then: Callable[..., bool] | None = None) -> Callable[..., bool] | None:
-        """Function that asks the guards, and then ``then``, of its arguments; None without guards.
+        """Function that checks the guards and ``then`` on its arguments; None without guards.
 
-        It does as little as can be, since calls run it: terms are joined by ``and``.
+        It does as little as possible, since each call runs it: terms are joined by ``and``.
         """
         if not self._guards:
             return then

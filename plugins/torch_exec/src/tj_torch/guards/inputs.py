@@ -26,7 +26,7 @@ __all__ = ["Inputs", "OpenProgramError", "Slot"]
 
 
 class OpenProgramError(Exception):
-    """The graph does not show all that the program does: it calls Python code, or takes objects."""
+    """The graph does not show the whole program: it calls Python code, or takes objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Guards that look-ups in classes still find the members that capture found.
 
 Dynamo guards the code of a method in its class. It does not guard against an override in an earlier
-class, against a new member, or against changes found by ``super``, operators and class methods.
+class of the resolution order, against a new member, or against changes of members that are found by
+``super``, operators and class methods.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Lookup:
     """Member that the program reads from a class: ``found``, without descriptors acting.
 
     `Absent` if there is none. ``without`` are earlier classes in the resolution order, which lack
-    it. ``fixed``: the data has no guard of Dynamo's.
+    the member. ``fixed``: Dynamo has no guard on the data.
     """
 
     cls: type

@@ -50,12 +50,12 @@ def dispatch_on_aliasing(
 ) -> Callable[..., Any]:
     """``run``, or a program by ``make`` for the pattern in which a written argument shares memory.
 
-    ``tensors`` are the positions of tensor arguments, ``mutated`` of those that ``run`` writes. If
-    a tensor fails a check in ``allowed``, since autograd refuses to write to it, ``otherwise``
-    runs, and raises.
+    ``tensors`` are the positions of tensor arguments, ``mutated`` of those that ``run`` writes.
+    ``allowed`` has checks of tensors. If one fails, because autograd refuses writes to the tensor,
+    ``otherwise`` runs, and raises.
 
-    One program is made per pattern. Beyond `PATTERN_LIMIT` patterns ``otherwise`` runs, as a window
-    that moves over a tensor has a new pattern in each call.
+    One program is made per pattern. Beyond `PATTERN_LIMIT` patterns ``otherwise`` runs: for
+    instance, a window that moves over a tensor has a new pattern in each call.
     """
     dispatch = _Dispatch(tuple(tensors), frozenset(mutated), make, otherwise)
 
@@ -161,7 +161,7 @@ def unless_held_twice(
 
     Inner tensors of wrappers have no base in the program.
 
-    ``parts`` gives what tensors of subclasses consist of, by their places. Other arguments are as
+    ``parts`` maps the places of tensors of subclasses to their inner tensors. Other arguments are
     those of `dispatch_on_aliasing`.
     """
     changed = frozenset(mutated)
