@@ -44,7 +44,7 @@ def page() -> str:
         "Each row is a program that runs in eager and under `tj.jit`; a test compares results,",
         "gradients, state, output, warnings and random numbers. *works*: compiled, and equal.",
         "*falls back*: equal, and one warning says why tj did not compile it. *raises*: an error",
-        "that eager does not raise. None differs without a word.",
+        "that eager does not raise. None differs silently.",
         "",
     ]
     for title, rows in ROWS.items():
