@@ -43,7 +43,7 @@ def header_version(folder: Path) -> str | None:
     if found is None:
         return None
     number = int(found[1])
-    return f"{number // 1000}.{number % 1000 // 10}"
+    return f"{number // 1000}.{number % 1000 // 10}"  # 12080 is 12.8
 
 
 class Target(Protocol):
@@ -100,6 +100,7 @@ class NvFuser:
         define_fusion = define(text, "nvfuser_fusion", scope, "nvfuser")
         said = io.StringIO()
         try:
+            # Standard output is the user's: nothing that the bindings print belongs there.
             with contextlib.redirect_stdout(said), nvfuser.FusionDefinition() as fusion:
                 define_fusion(fusion)
         except RuntimeError as error:

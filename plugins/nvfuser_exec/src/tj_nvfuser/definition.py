@@ -65,6 +65,7 @@ REDUCTIONS = ("sum", "prod", "max", "min", "var_mean")
 MOST_CHAINED = 4
 """Reductions in sequence in one segment, at most: those of two norms."""
 
+# The next one would be 480, whose bits are NaN's; 464, halfway, is rounded to even.
 LARGEST_ROUNDED = 464.0
 """Largest number that rounds to 448, the largest float8_e4m3fn."""
 
@@ -153,10 +154,11 @@ class Definition:
         value = Value(f"T{len(self.inputs)}", dtype_of(p), p.shape)
         self.line(
             f"{value.name} = fd.define_tensor",
+            # -1: the size is the input's, so that one definition serves all from 2 on.
             shape=[n if isinstance(n, int) else -1 for n in p.shape],
             contiguity=list(layout.contiguity),
             dtype=_dtype(value.dtype),
-            is_cpu=p.device.type != self.device,
+            is_cpu=p.device.type != self.device,  # a number: others on the CPU are refused
             stride_order=list(layout.order),
         )
         self.inputs.append(value)
@@ -456,6 +458,7 @@ def typed(number: Any, dtype: str) -> Any:
     """Convert a Python number to the kind of ``dtype``; values of the definition are unchanged."""
     if isinstance(number, Text | Number):
         return number
+    # Beside an integer, a Python float would make a Double of nvFuser's result.
     kind = {"Bool": bool, "Int": int, "Int32": int}.get(dtype, float)
     return kind(number)
 
@@ -483,6 +486,7 @@ def _argument(value: Any) -> str:
         return value.name
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_argument, value))}]"
+    # Their `repr` would be names that the program has not.
     if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
         return f'float("{value}")'
     return repr(value)

@@ -19,9 +19,11 @@ DRAW = "torch.ops.tj_nvfuser.draw.default"
 UNIFORM = "torch.ops.tj_nvfuser.uniform.default"
 NORMAL = "torch.ops.tj_nvfuser.normal.default"
 
+# PyTorch takes multiples of 4 alone: Philox makes four numbers of each counter.
 USED = 4
 """Offsets of a CUDA generator that one draw consumes: numbers per thread of the Philox stream."""
 
+# The odd constant of SplitMix64, 2**64 by the golden ratio: neighbouring seeds are far apart.
 MIXING = 0x9E3779B97F4A7C15
 
 
@@ -32,11 +34,15 @@ def computed_in(dtype: torch.dtype) -> torch.dtype:
 
 def draw(like: torch.Tensor) -> torch.Tensor:
     """Take the seed and an offset from the device's generator, and advance it past the offset."""
+    # The generator of the CPU has no offset ("CPU Generator does not use offset"): its next number
+    # stands for the state.
     if like.device.type != "cuda":
         return torch.cat([torch.empty(1, dtype=torch.int64).random_(), torch.zeros(1).long()])
     generator = torch.cuda.default_generators[like.device.index]
     seed, offset = generator.initial_seed(), generator.get_offset()
     generator.set_offset(offset + USED)
+    # On the CPU, where numbers of a definition are read without waiting for the device. A seed is
+    # unsigned in PyTorch, and int64 ends at 2**63.
     return torch.tensor([seed - 2**64 if seed >= 2**63 else seed, offset])
 
 
@@ -60,6 +66,7 @@ def like_numbers(state: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(like, dtype=computed_in(like.dtype))
 
 
+# Held by the module: PyTorch removes the operators when this object is freed.
 LIBRARY = torch.library.Library("tj_nvfuser", "DEF")
 
 
@@ -72,10 +79,12 @@ def register(
     """Register an operator in the library."""
     name = schema.partition("(")[0]
     LIBRARY.define(schema, tags=tags)
+    # One kernel for all devices, of which autograd sees no inside.
     LIBRARY.impl(name, function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tj_nvfuser::{name}", fake, lib=LIBRARY)
 
 
+# By this tag tj-torch orders the call among those that draw from the generator.
 register("draw(Tensor like) -> Tensor", draw, like_state, torch.Tag.nondeterministic_seeded)
 register(
     "uniform(Tensor state, Tensor like) -> Tensor", numbers(torch.Tensor.uniform_), like_numbers

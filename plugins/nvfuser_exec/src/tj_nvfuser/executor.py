@@ -35,6 +35,7 @@ def nvfuser_executor(options: Options, target: Target) -> Executor:
     )
 
     def fingerprint() -> str:
+        # A kept program depends on what was declined, and that on headers of the machine.
         return f"nvFuser {distribution_version()}, scans: {target.no_scans()}"
 
     claims: RuleTable[Claim] = RuleTable("claim")

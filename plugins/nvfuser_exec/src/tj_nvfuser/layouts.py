@@ -57,7 +57,9 @@ def _ranked(p: TensorProxy) -> list[int]:
     with stride 0 keep their position.
     """
     spread = [dim for dim in range(p.ndim) if p.strides[dim] != 0]
+    # Of equal strides, as beside a size of 1, the outer dimension stays first: `sort` is stable.
     spread.sort(key=lambda dim: -_hint(p.strides[dim]))
+    # Hints are the sizes of one call; the order has to be that for the sizes of all others.
     for outer, inner in pairwise(spread):
         _in_order(p, outer, inner)
     for dim in range(p.ndim):
@@ -82,6 +84,7 @@ def _in_order(p: TensorProxy, outer: int, inner: int) -> None:
     a, b = p.strides[outer], p.strides[inner]
     if isinstance(a, int) and isinstance(b, int):
         return
+    # No stride but 0 is less than 1, and none of 0 comes here.
     if b == 1 or _equal(a, b) or _equal(a, _times(b, p.shape[inner])):
         return
     raise Refused(f"the order of the strides of {p.name} depends on its sizes")

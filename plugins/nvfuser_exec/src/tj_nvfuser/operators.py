@@ -55,6 +55,7 @@ class Operators:
             return Decline(f"[tool.tj.nvfuser] {operation.option} is not on")
         if operation.option == "scans" and (reason := self.target.no_scans()):
             return Decline(reason)
+        # Autocast casts what goes into PyTorch's operators, and these would not run.
         if is_on(call.context):
             return Decline("it runs under autocast")
         try:

@@ -27,6 +27,7 @@ def tj_available() -> str | None:
 
     from tj_nvfuser.availability import MODULE, state
 
+    # Asked before `state`, which imports PyTorch: listing plugins should not take that long.
     if find_spec("torch") and find_spec(MODULE) and has_no_cuda_device():
         return "PyTorch finds no CUDA device"
     return state().reason

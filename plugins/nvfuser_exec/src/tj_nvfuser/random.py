@@ -170,9 +170,11 @@ def _bernoulli(calls: _Calls, x: TensorProxy, chance: Any = 0.5) -> Replacement 
 
 
 def _dropout(calls: _Calls, x: TensorProxy, chance: float, train: Any) -> Replacement | None:
+    # PyTorch draws nothing for 0, and for 1 it returns zeros: 1 / (1 - 1) is never taken.
     if train is False or not 0 < chance < 1:
         return None
     kept = calls.kept(x, 1 - chance)
+    # In the order of PyTorch's decomposition, whose rounding in 16 bits is the same then.
     left = calls.do("aten.mul.Tensor", x, kept)
     return calls.giving(calls.do("aten.mul.Tensor", left, 1 / (1 - chance)), kept)
 
@@ -194,6 +196,7 @@ def _normal(calls: _Calls, x: TensorProxy, mean: Any = 0, std: Any = 1) -> Repla
     if (mean, std) != (0, 1):
         found = calls.do("aten.mul.Tensor", found, std)
         found = calls.do("aten.add.Tensor", found, mean)
+    # Numbers are made in float32, as `computed_in` says.
     if x.dtype.name in LOW:
         found = calls.do("aten._to_copy.default", found, dtype=_dtype(calls.call))
     return calls.giving(found)
@@ -241,6 +244,7 @@ def _offered(
     known = isinstance(x, TensorProxy) and x.subclass is None and x.device in anchors
     if not known or x.dtype.name not in (*WIDE, *LOW) or not _draws(call) or 0 in x.shape:
         return None
+    # A state is drawn from the device's own generator, not from one of the user's.
     if kwargs.get("generator") is not None or len(numbers) > 2:
         return None
     if not all(isinstance(n, int | float) for n in numbers):

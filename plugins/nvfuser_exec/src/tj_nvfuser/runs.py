@@ -63,6 +63,7 @@ class RegionRun:
         """Run the region for the first time where symbols have ``sizes``."""
         if len(self.known) >= REMEMBERED:
             self.known.clear()
+        # Until the first run has ended: one that raises is not tried again for these sizes.
         self.known[sizes] = self.unfused
         if any(n < 2 for n in sizes):
             return self.unfused(box)
@@ -83,6 +84,7 @@ class RegionRun:
         """Convert ``inputs`` to those of the definition: a state becomes two numbers."""
         if not self.seeds:
             return inputs
+        # A state is on the CPU, so that this waits for no device.
         parts = (x.tolist() if i in self.seeds else (x,) for i, x in enumerate(inputs))
         return [x for part in parts for x in part]
 
@@ -130,4 +132,5 @@ def _settled(
 
 
 def _memory(x: torch.Tensor) -> int:
+    # Of the storage, not the tensor: two slices of it begin at different addresses.
     return x.untyped_storage().data_ptr()

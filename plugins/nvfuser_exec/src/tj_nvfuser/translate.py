@@ -135,9 +135,11 @@ def bound(operation: Operation, *args: Any, **kwargs: Any) -> Callable[[], Any]:
     :raises Refused: if it does not take these arguments.
     """
     try:
+        # An argument that no translation names, as of a newer PyTorch, must not be ignored.
         given = inspect.signature(operation.translate).bind(*args, **kwargs)
     except TypeError as error:
         raise Refused(f"its arguments are not known: {error}") from None
+    # Called outside of the `try`: a TypeError from there is an error of ours, and no refusal.
     return lambda: operation.translate(*given.args, **given.kwargs)
 
 
@@ -152,6 +154,7 @@ def result(definition: Definition, value: Any, p: TensorProxy, rounding: bool) -
     dtype = dtype_of(p)
     kept = not rounding and COMPUTE[dtype] == value.dtype
     value = value if kept else definition.cast(value, dtype)
+    # With the trace's sizes: later calls compare symbols by the expressions that stand there.
     return Value(value.name, value.dtype, p.shape)
 
 

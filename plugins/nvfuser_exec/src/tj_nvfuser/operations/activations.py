@@ -49,6 +49,7 @@ def formula(function: Callable[..., Value]) -> Translate:
 
 
 def relu(call: Call, x: Value) -> Value:
+    # PyTorch raises ("Boolean inputs not supported for relu").
     refuse(call.compute == "Bool", "arithmetic of booleans")
     return call.pointwise("relu", x)
 
@@ -95,6 +96,7 @@ def sigmoid_backward(f: Formula, g: Value, y: Value) -> Value:
 
 
 def threshold(f: Formula, x: Value, limit: Any, value: Any) -> Value:
+    # ``<=``, and not the other way round with ``>``: NaN is kept, as in PyTorch.
     return f.choose(f.test("le", x, limit), value, x)
 
 
@@ -106,6 +108,8 @@ def leaky_relu(f: Formula, x: Value, slope: Any = 0.01) -> Value:
     return f.choose(f.test("gt", x, 0.0), x, f.mul(x, slope))
 
 
+# The last argument is true if ``x`` is the result, whose sign is the input's: PyTorch takes no
+# negative slope then.
 def leaky_relu_backward(f: Formula, g: Value, x: Value, slope: Any, _: bool) -> Value:
     return f.choose(f.test("gt", x, 0.0), g, f.mul(g, slope))
 
@@ -115,6 +119,7 @@ def hardtanh(f: Formula, x: Value, low: Any = -1.0, high: Any = 1.0) -> Value:
 
 
 def hardtanh_backward(f: Formula, g: Value, x: Value, low: Any, high: Any) -> Value:
+    # PyTorch's gradient is 0 at the limits, too.
     outside = f.call.pointwise(
         "logical_or", f.test("le", x, low), f.test("ge", x, high), compute="Bool"
     )
@@ -131,6 +136,7 @@ def hardswish(f: Formula, x: Value) -> Value:
 
 def softplus(f: Formula, x: Value, beta: Any = 1, limit: Any = 20) -> Value:
     z = f.mul(x, beta)
+    # Beyond the limit PyTorch is linear, before `exp` overflows.
     return f.choose(f.test("gt", z, limit), x, f.div(f.log1p(f.exp(z)), beta))
 
 
@@ -145,6 +151,7 @@ def elu(f: Formula, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any =
 
 
 def mse_loss(f: Formula, a: Value, b: Value, reduction: int = 1) -> Value:
+    # 0, 1 and 2 are none, mean and sum, as in `torch.nn._reduction`.
     refuse(reduction != 0, "a loss that is reduced")
     difference = f.sub(a, b)
     return f.mul(difference, difference)

@@ -20,6 +20,7 @@ def fits(query: Value, key: Value, value: Value, dropout: Any) -> None:
 
     :raises Refused: if not.
     """
+    # PyTorch's flash attention has kernels for these alone.
     refuse(query.dtype not in LOW, "attention of values with more than 16 bits")
     refuse(dropout != 0, "attention with dropout")
     outer = query.shape[:2]
@@ -46,11 +47,12 @@ def forward(
     metas = [
         (query.dtype, (batch, heads, length, value.shape[3])),
         ("Float", (batch, heads, length)),
-        ("UInt64", (2,)),
+        ("UInt64", (2,)),  # state of random numbers, unsigned on CUDA
         ("UInt64", ()),
     ]
     how = settings(causal, scale)
     out, sums, seed, offset = call.d.ops("sdpfa_fwd", metas, query, key, value, **how)
+    # None: lengths of sequences of several lengths, and the mask for debugging.
     return [out, sums, None, None, None, None, seed, offset, None]
 
 

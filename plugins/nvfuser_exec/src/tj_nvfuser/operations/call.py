@@ -97,6 +97,7 @@ class Call:
 
 def plain(x: Any) -> Any:
     """A Python number of the type of ``x``, for promotion."""
+    # `result_type` asks for the type of a number, not for its value.
     return 1 if isinstance(x, Number) else type(x)(1)
 
 
@@ -110,6 +111,7 @@ def promoted(kinds: tuple[Any, ...]) -> str:
     """
     names = {v: k for k, v in DTYPES.items()}
     values = [
+        # A tensor without dimensions does not widen another of its kind, so shapes matter.
         torch.empty((1,) if k[1] else (), dtype=getattr(torch, names[k[0]]), device="meta")
         if isinstance(k, tuple)
         else k

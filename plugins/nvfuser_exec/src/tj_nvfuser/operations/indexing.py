@@ -29,6 +29,7 @@ def rows(call: Call, x: Value, index: Value, dim: int) -> Value:
 def embedding(
     call: Call, weight: Value, index: Value, _: Any = -1, scaled: bool = False, sparse: bool = False
 ) -> Value:
+    # The padding index, left out, changes the gradient alone.
     refuse(scaled or sparse, "gradients of another form")
     if not index.ndim:
         return call.d.squeeze(rows(call, weight, call.d.broadcast(index, (1,)), 0), [0])
@@ -58,6 +59,7 @@ def index(call: Call, x: Value, indices: Sequence[Any]) -> Value:
     refuse(chosen.dtype == "Bool" or chosen.ndim != 1, "an index that is no list of integers")
     size = call.d.size(x.shape[dim])
     shape, dtype = chosen.shape, chosen.dtype
+    # Brackets count negative indices from the end; `index_select` takes none.
     below = call.each("lt", shape, chosen, 0, compute=dtype, result="Bool")
     wrapped = call.each("add", shape, chosen, size, compute=dtype)
     return rows(call, x, call.d.op("where", (dtype, shape), below, wrapped, chosen), dim)
@@ -69,6 +71,7 @@ def gather(call: Call, x: Value, dim: int, index: Value, *, sparse_grad: bool = 
     """
     refuse(sparse_grad, "a sparse gradient")
     dim = axis_of(dim, x.ndim)
+    # PyTorch's index may be smaller than the tensor, `take_along_axis` wants equal sizes.
     for d, n in enumerate(index.shape):
         if d != dim:
             x = call.d.part(x, d, 0, call.d.size(n), n)

@@ -111,6 +111,7 @@ def input_gradient(rows: Rows, g: Value, unit: Value, rstd: Value, weight: Any) 
 def rms_norm(call: Call, x: Value, normalized: Any, weight: Any, eps: Any) -> tuple[Value, Value]:
     rows = normalized_rows(call, x, normalized)
     if eps is None:
+        # PyTorch's default: the machine epsilon of the type that it computes in.
         eps = 2.0**-52 if rows.compute == "Double" else 2.0**-23
     wide = call.wide(x)
     rstd = rows.rstd(rows.mean(rows.of("mul", wide, wide)), eps)
@@ -144,6 +145,7 @@ def group_norm(
     eps: float,
 ) -> tuple[Value, Value, Value]:
     sizes = call.d.shape(x.shape)
+    # Channels are split and merged again, in which nvFuser fails with symbols.
     refuse(not all(isinstance(s, int) for s in sizes), "groups of unknown sizes")
     members = math.prod(x.shape[1:]) // groups  # type: ignore[arg-type]
     split = (x.shape[0], groups, members)
@@ -176,6 +178,7 @@ def batch_norm(
         apart, average, spread = rows.centred(wide)
         rstd = rows.rstd(spread, eps)
         found = [average, rstd]
+        # PyTorch divides by the biased variance, and blends the unbiased one into the running one.
         unbiased = unbiased_variance(rows, wide, spread) if running[1] is not None else None
     else:
         refuse(None in running, "statistics that there are none of")
@@ -183,6 +186,7 @@ def batch_norm(
         apart = rows.of("sub", wide, average)
     w, b = (None if v is None else channel_shaped(rows, v) for v in (weight, bias))
     y = affine(rows, rows.of("mul", apart, rstd), w, b)
+    # In evaluation the backward reads the running statistics, and none of these.
     saved = [channels(call, v) for v in found] if found else [None, None]
     moved = [
         old if not training or old is None else blended(rows, old, new, momentum)
@@ -227,6 +231,7 @@ def legit_batch_norm(call: Call, x: Value, weight: Any, bias: Any, *rest: Any) -
 def legit_no_statistics(
     call: Call, x: Value, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> list[Any]:
+    # The operator has no updated statistics among its results.
     return batch_norm(call, x, weight, bias, None, None, training, momentum, eps)[:3]
 
 

@@ -19,6 +19,7 @@ def same(name: str) -> Translate:
     """Operation on numbers that nvFuser has as ``name``; not on booleans."""
 
     def translate(call: Call, *args: Any) -> Value:
+        # PyTorch has none, or raises, but for sums and products, which are logical there.
         refuse(call.compute == "Bool", "arithmetic of booleans")
         return call.pointwise(name, *args)
 
@@ -109,6 +110,7 @@ def logical(name: str) -> Translate:
 
 def add(call: Call, a: Any, b: Any, *, alpha: Any = 1) -> Value:
     if call.compute == "Bool":
+        # PyTorch multiplies by ``bool(alpha)``, so that 0 leaves ``a``.
         refuse(alpha is not True and alpha != 1, "booleans, scaled")
         return call.pointwise("logical_or", a, b)
     return call.pointwise("add", a, scaled(call, b, alpha))
@@ -144,6 +146,7 @@ def divide(call: Call, a: Any, b: Any, *, rounding_mode: str | None = None) -> V
     if rounding_mode == "floor":
         return floor_divide(call, a, b)
     refuse(call.compute == "Bool", "arithmetic of booleans")
+    # nvFuser divides integers as C++ does, which truncates.
     if call.compute in INTEGERS:
         return call.pointwise("div", a, b)
     return call.pointwise("trunc", call.pointwise("div", a, b))
@@ -155,6 +158,8 @@ def floor_divide(call: Call, a: Any, b: Any) -> Value:
     quotient = call.pointwise("div", a, b)
     rest = call.pointwise("sub", a, call.pointwise("mul", quotient, b))
     given = call.compute
+    # C++ truncates; PyTorch's quotient is one less where something is left and signs differ. The
+    # sign bit of ``a ^ b`` is set then.
     signs = call.pointwise(
         "lt", call.pointwise("bitwise_xor", a, b), 0, compute=given, result="Bool"
     )
@@ -165,6 +170,7 @@ def floor_divide(call: Call, a: Any, b: Any) -> Value:
 
 def power(call: Call, a: Any, b: Any) -> Value:
     refuse(call.compute in WHOLE, "powers of what is whole")
+    # As PyTorch's kernels of `pow` do.
     if isinstance(b, int | float) and b == 2:
         return call.pointwise("mul", a, a)
     return call.pointwise("pow", a, b)
@@ -181,6 +187,7 @@ def sign(call: Call, x: Value) -> Value:
 
 def clamp(call: Call, x: Value, min: Any = None, max: Any = None) -> Value:
     refuse(call.compute == "Bool", "arithmetic of booleans")
+    # In this order: where ``min > max``, PyTorch's result is ``max``.
     for name, bound in (("maximum", min), ("minimum", max)):
         if bound is not None:
             x = call.pointwise(name, x, bound)

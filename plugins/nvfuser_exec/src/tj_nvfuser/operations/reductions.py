@@ -20,6 +20,7 @@ __all__ = ["OPERATIONS", "count", "reduced"]
 
 def reduced(call: Call, name: str, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
     """Append ``fd.ops.NAME`` of ``x`` along ``dims``, in the data type of ``x``."""
+    # nvFuser reduces along one dimension at least; a number is its own sum and maximum.
     if not dims:
         return x
     wide = x.dtype == "Int32" and name in ("sum", "prod")  # as PyTorch, if not told otherwise
@@ -62,6 +63,7 @@ def mean(call: Call, x: Value, dim: Any = None, keepdim: bool = False, **_: Any)
 def extreme(name: str) -> Translate:
     def translate(call: Call, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
         dims = axes_of(dim, x.ndim)
+        # nvFuser has no maximum or minimum of booleans.
         wide = call.d.cast(x, "Int") if x.dtype == "Bool" else call.wide(x)
         return call.d.cast(reduced(call, name, wide, dims, keepdim), x.dtype)
 
@@ -70,6 +72,7 @@ def extreme(name: str) -> Translate:
 
 def quantified(name: str) -> Translate:
     def translate(call: Call, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        # As maximum or minimum of 0 and 1, for which nvFuser has kernels.
         whole = call.d.cast(truth_of(call, x), "Int")
         return call.d.cast(reduced(call, name, whole, axes_of(dim, x.ndim), keepdim), "Bool")
 
@@ -83,7 +86,9 @@ def moments(call: Call, x: Value, dim: Any, correction: Any, keepdim: bool) -> t
     refuse(degrees != int(degrees), "a correction that is not whole")
     dims = axes_of(dim, x.ndim)
     refuse(not dims, "a tensor without dimensions")
+    # Symbols count as 1: where the rest is not enough, their values would decide.
     x, number = call.wide(x), math.prod(n for d in dims if isinstance(n := x.shape[d], int))
+    # PyTorch warns, and the result is NaN.
     refuse(number <= degrees, "too few values")
     meta = x.dtype, left(x, dims, keepdim)
     how = {"dims": dims, "correction": int(degrees), "keepdim": keepdim}
@@ -123,6 +128,7 @@ def vector_norm(
 def logsumexp(call: Call, x: Value, dim: Any, keepdim: bool = False) -> Value:
     refuse(x.dtype in WHOLE, "a logarithm of what is whole")
     x, dims = call.wide(x), axes_of(dim, x.ndim)
+    # Less an infinite maximum, infinities would be NaN; PyTorch takes 0 for it, too.
     top = finite(call, reduced(call, "max", x, dims, True))
     apart = call.each("sub", x.shape, x, top, compute=x.dtype)
     powers = call.each("exp", x.shape, apart, compute=x.dtype)
@@ -151,6 +157,7 @@ def shifted(call: Call, x: Value, dim: int) -> tuple[Value, Value, Value, list[i
     return low, powers, reduced(call, "sum", powers, dims, True), dims
 
 
+# ``half_to_float`` is left out: the result's data type says it, to which the caller casts.
 def softmax(call: Call, x: Value, dim: int, _: bool = False) -> Value:
     x = call.d.cast(x, call.compute)
     _low, powers, summed, _dims = shifted(call, x, dim)
@@ -222,9 +229,11 @@ def nll_loss(
     losses = reduced(call, "sum", picked, [1])
     losses = call.each("neg", losses.shape, losses, compute=losses.dtype)
     if reduction == 0:
+        # PyTorch's total weight is 0 where nothing is reduced.
         return losses, call.d.full((), 0.0, wide.dtype)
     number = counted_rows(call, target, ignored)
     loss = reduced(call, "sum", losses, [0])
+    # 0, 1 and 2 are none, mean and sum, as in `torch.nn._reduction`.
     if reduction == 1:
         loss = call.each("div", (), loss, number, compute=loss.dtype)
     return loss, number

@@ -25,6 +25,7 @@ def permute(call: Call, x: Value, dims: Sequence[int]) -> Value:
 
 
 def transpose(call: Call, x: Value, a: int = 0, b: int = 1) -> Value:
+    # The transpose of a vector is the vector.
     if x.ndim < 2:
         return x
     order = list(range(x.ndim))
@@ -46,6 +47,7 @@ def inserted(call: Call, x: Value, dim: int) -> Value:
 def squeeze(call: Call, x: Value, dims: Any = None) -> Value:
     every = range(x.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
     wanted = [d % x.ndim for d in every] if x.ndim else []
+    # PyTorch leaves dimensions of other sizes as they are.
     return call.d.squeeze(x, [d for d in wanted if x.shape[d] == 1])
 
 
@@ -59,6 +61,7 @@ def part(
     refuse(step != 1, "steps")
     dim = axis_of(dim, x.ndim)
     first = first_of(call, x, dim, 0 if start is None else start)
+    # The end follows from the result, whose size PyTorch has found: it cuts ends that lie outside.
     size = call.out.shape[dim]
     return call.d.part(x, dim, first, call.d.plus(first, call.d.size(size)), size)
 
@@ -72,6 +75,7 @@ def first_of(call: Call, x: Value, dim: int, start: Any) -> Any:
     if isinstance(start, int) and isinstance(size, int):
         return min(max(start + size if start < 0 else start, 0), size)
     if isinstance(start, int):
+        # PyTorch adds the size to negative starts, and cuts a large one to it.
         refuse(start < 0 or start >= sys.maxsize, "a start that depends on sizes")
         return start
     refuse(True, "a start that is not known")
@@ -87,6 +91,7 @@ def select(call: Call, x: Value, dim: int, index: Any) -> Value:
 
 def parts(call: Call, x: Value, _: Any = None, dim: int = 0) -> list[Value]:
     dim, place, found = axis_of(dim, x.ndim), 0, []
+    # Sizes are the results': the last part of `split` may be smaller.
     for p in call.outputs:
         size = p.shape[dim]
         refuse(not isinstance(size, int), "parts of unknown sizes")
@@ -108,6 +113,7 @@ def cat(call: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 def joined(call: Call, given: list[Value], dim: int) -> Value:
     """Concatenate tensors along ``dim``."""
+    # `cat` of one tensor is a copy in PyTorch.
     if len(given) == 1:
         return call.d.op("set", (given[0].dtype, given[0].shape), given[0])
     return call.d.op("cat", (given[0].dtype, call.out.shape), given, dim=dim)

@@ -222,6 +222,7 @@ class Operations:
 
     def where(self, condition: Tensor, a: Any, b: Any) -> Tensor:
         require(condition.dtype is torch.bool, "a condition is not boolean")
+        # nvFuser makes an integer of a boolean there, where eager keeps it.
         require(not any(isinstance(x, bool) for x in (a, b)), "a choice of True is an integer")
         a, b = operands([a, b], ANY)
         require(
