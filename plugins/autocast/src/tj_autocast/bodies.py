@@ -40,6 +40,7 @@ def functions(
     :raises NotTheBody: if it is not written in Python.
     :raises CannotExpandError: if it does more than call these functions.
     """
+    # A variant, such as a gradient or a functional form, is no function of PyTorch's.
     if call.body is None or call.symbol.variant:
         raise NotTheBody
     try:

@@ -63,8 +63,11 @@ class CastCache:
         cache, leaf = call.tags.get(CAST_CACHE.name), self.leaf.get(p.name)
         if cache is None or leaf is None or call.context.get("inference"):
             return None
+        # As `cached_cast` in PyTorch's `autocast_mode.cpp`: it keeps casts from float32 to the
+        # region's type alone.
         if not isinstance(p, TensorProxy) or p.dtype.name != "float32":
             return None
         low = call.context.get(AUTOCAST + p.device.type)
+        # Calls of a body were recorded below autocast: its type is not in their context.
         lowered = (f"torch.{low}",) if low else LOW
         return (cache, leaf) if dtype.text in lowered else None

@@ -58,6 +58,7 @@ def casts_of(call: BoundSymbol) -> tuple[Cast, ...]:
     """Casts of arguments that the body of ``call`` uses only through casts, in the body's order."""
     assert call.body is not None
     results: dict[str, list[tuple[str, Constant]]] = {}
+    # An input that is also used as it is has to reach the call in both data types.
     others = {p.name for p in leaves(call.body.outputs) if isinstance(p, Proxy)}
     for inner in call.body.calls:
         cast = cast_of(inner)

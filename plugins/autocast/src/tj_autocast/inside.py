@@ -19,6 +19,7 @@ INSIDE = "autocast_inside"
 def rules() -> RuleTable[bool]:
     """Make the table with PyTorch's own operators of this kind."""
     table: RuleTable[bool] = RuleTable(INSIDE, rule_type=bool)
+    # The kernel of the first calls `bmm`, those of the others call `matmul`: both have policies.
     for name in (
         "_trilinear.default",
         "linalg_pinv.atol_rtol_tensor",

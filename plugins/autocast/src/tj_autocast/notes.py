@@ -75,6 +75,7 @@ class LeafNotes:
         :raises CaptureError: if it may share a cast with others in an unknown way.
         """
         differentiated = any(map(requires_grad, call.flat_outs))
+        # Without a body nobody sees what the call casts: eager would give the next call its cast.
         unknown = call.body is None and not call.subprograms and differentiated
         for name in self.leaves.intersection(p.name for p in call.flat_args):
             before = self.uses.get((key, name))

@@ -19,6 +19,7 @@ def _keeps_casts_without_gradients() -> bool:
     """Ask the probe, or where PyTorch is not imported yet, its version: 2.10 is the last one."""
     import sys
 
+    # Listing plugins must not import PyTorch.
     if "torch" not in sys.modules:
         from tj_torch.installation import release, torch_version
 

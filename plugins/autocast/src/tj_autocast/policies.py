@@ -46,6 +46,7 @@ def with_policies(trace: Trace, context: PassContext) -> Trace:
     :raises PluginError: if a replacement has other metadata than the call.
     """
     table = context.tables[TABLE]
+    # A pass over the program for nothing, where no plugin has a policy.
     if not len(table):
         return trace
     applied = {rule.key: replace(rule, value=_Applied(rule, trace.context)) for rule in table}
@@ -75,6 +76,7 @@ class _Applied:
         """
         if not is_on(call.context):
             return None
+        # Calls that the policy makes inherit the context: under autocast they would be cast again.
         plain = call.replace(
             context=off(call.context, self.ambient), tags=call.tags.without(CAST_CACHE.name)
         )

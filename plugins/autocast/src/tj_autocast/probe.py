@@ -13,6 +13,7 @@ def keeps_casts_without_gradients() -> bool:
     PyTorch up to 2.10 does, and the parameter loses its gradient; casts made by tj do not.
     """
     with (
+        # In the caller's inference mode nothing would require a gradient.
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", torch.bfloat16),

@@ -36,11 +36,13 @@ from tj_autocast.policies import off, with_policies
 
 __all__ = ["lower_autocast"]
 
+# What PyTorch's `cached_cast` calls, with its gradient.
 TO = Symbol("torch", "Tensor.to")
 
 
 def lower_autocast() -> Transform:
     """Make the transform. It runs before JOINT, which sees plain calls then."""
+    # A write to a leaf has become another value by then, which `CastCache` follows.
     return Transform("autocast", _apply, Stage.FUNCTIONAL, priority=50, falls_back=True)
 
 
@@ -66,6 +68,7 @@ class _Lowering:
     def __post_init__(self) -> None:
         self.editor = TraceEditor(self.trace, self.context.tags)
         self.cached = CastCache.at_start(self.trace)
+        # The rule of any of PyTorch's symbols: one object expands them all.
         dialects = self.context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
         assert isinstance(dialects, TorchDialects)
         self.dialects: TorchDialects = dialects
@@ -98,11 +101,13 @@ class _Lowering:
             start, casts = len(self.editor.calls), dict(self.cached.casts)
             try:
                 done = way(call)
+            # The call may not expand over other arguments: the next way is tried, and it may stay.
             except (TjError, NotTheBody):
                 done = False
             if done:
                 self.editor.changed(call, way.__name__, self.context.plugin)
                 return
+            # A way that failed has left calls, and casts that these make.
             del self.editor.calls[start:]
             self.cached.casts = casts
         self.editor.append(call.replace(tags=call.tags.without(CAST_CACHE.name)))
@@ -233,6 +238,8 @@ class _Lowering:
         if key is not None and key in self.cached.casts:
             return self.cached.casts[key]
         context = off(call.context, self.ambient)
+        # The cast is shared with calls that need its gradient: made under `no_grad`, it would have
+        # none for them, as in PyTorch up to 2.10.
         if key is not None and call.tags.get(CAST_CACHE.name) in self.differentiated:
             context = context.with_("grad", True)
         made = BoundSymbol(

@@ -66,6 +66,7 @@ class CudaPool:
     def warm_up(self, run: Run) -> Tensors:
         """See `tj_cudagraph.device.Pool.warm_up`."""
         current = torch.cuda.current_stream(self.index)
+        # On a stream beside the current one, as PyTorch's notes on CUDA graphs ask of warm-up runs.
         self.warming.wait_stream(current)
         try:
             with torch.cuda.stream(self.warming):
@@ -93,6 +94,7 @@ class CudaPool:
                 try:
                     results = run()
                 finally:
+                    # Else the stream would go on capturing, and refuse what waits for the device.
                     graph.capture_end()
         return graph.replay, results
 

@@ -37,6 +37,7 @@ def overlaps(tensor: torch.Tensor) -> bool:
 
 def apart(results: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor]) -> bool:
     """Check that each of ``results`` has a storage of its own, which is no input's."""
+    # Memory of no bytes is at address 0, whosever it is.
     memory = [t.untyped_storage().data_ptr() for t in results if t.untyped_storage().nbytes()]
     given = {t.untyped_storage().data_ptr() for t in inputs}
     return len(set(memory)) == len(memory) and given.isdisjoint(memory)

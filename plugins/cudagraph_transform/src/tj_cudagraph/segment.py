@@ -142,6 +142,7 @@ class Segment:
 
         :raises PluginError: if a capture fails, in strict mode.
         """
+        # Another thread may have captured it while this one waited for the lock.
         found = self.captured.get(key)
         if found is not None:
             return found.run(copied)
@@ -152,7 +153,7 @@ class Segment:
         count = self.runs.pop(key, 0)
         if count < options.warmup:
             while len(self.runs) >= KEYS:
-                del self.runs[next(iter(self.runs))]
+                del self.runs[next(iter(self.runs))]  # the oldest: dicts are in order of insertion
             self.runs[key] = count + 1
             with shared.lock:
                 return shared.pool.warm_up(lambda: program(*static, *copied))
@@ -172,6 +173,7 @@ class Segment:
 
         :raises NotCaptured: if inputs or results share memory, so that they cannot be copied.
         """
+        # Memory that is made in inference mode cannot be written outside of it.
         with torch.inference_mode(False), torch.no_grad():
             inputs = [like(x) for x in copied]
             if any(map(overlaps, copied)):
@@ -181,6 +183,7 @@ class Segment:
         try:
             with shared.lock:
                 replay, results = shared.pool.capture(lambda: program(*static, *inputs))
+        # An interrupt, too, leaves memory of an unfinished capture in the pool.
         except BaseException:
             self.owner.forget(place)
             raise
@@ -239,6 +242,7 @@ def _reason(error: BaseException) -> str:
 def _key(static: Tensors, copied: Tensors) -> Hashable:
     """Key of a graph: metadata of all inputs, and the addresses of static ones."""
     return (
+        # Of lists, which are faster than generators: this runs in each call.
         tuple([(x.data_ptr(), x.shape, x.stride(), x.dtype, x.device) for x in static]),
         tuple([(x.shape, x.stride(), x.dtype, x.device) for x in copied]),
     )

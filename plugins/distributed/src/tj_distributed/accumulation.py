@@ -69,6 +69,7 @@ class Accumulation:
                 if (own := mine()) is not None:
                     own._add(new, grads, reductions)
 
+            # Called once in a backward, when those leaves that it reaches have their gradients.
             register_multi_grad_hook([self._leaves[shard] for shard in new], add)
 
     def _add(
@@ -94,6 +95,7 @@ class Accumulation:
 
 def _leaf(shard: Any, dtype: torch.dtype) -> torch.Tensor:
     """A leaf of the size of the whole parameter; its gradient is dropped once a hook has it."""
+    # Spread by strides of 0, it takes the memory of one number.
     made = torch.zeros((), dtype=dtype, device=shard.device).expand(shard.shape).requires_grad_()
 
     def drop(leaf: torch.Tensor) -> None:

@@ -61,7 +61,7 @@ def group_of(name: str) -> Any:
 
 def in_backward() -> bool:
     """Test if PyTorch's autograd runs a backward in this thread."""
-    return names.look(names.CHECKPOINTS) and names.backward_id() != -1
+    return names.look(names.CHECKPOINTS) and names.backward_id() != -1  # -1 outside of a backward
 
 
 def ranks_of(name: str) -> int:
@@ -75,6 +75,7 @@ def ranks_of(name: str) -> int:
 def has_coalesced(name: str) -> bool:
     """Test if the backend of the group called ``name`` has collectives of several tensors."""
     try:
+        # Of others that is not known; what PyTorch's base class of backends has for them raises.
         return distributed.get_backend(group_of(name)) in ("gloo", "nccl", "fake")
     except (RuntimeError, ValueError):
         return False
@@ -85,6 +86,7 @@ def is_on_gloo(name: str) -> bool:
     if not names.look(names.GLOO):
         return False
     try:
+        # A group may have a backend for each device, as of "cpu:gloo,cuda:nccl".
         return bool(names.backend_of(group_of(name), torch.device("cpu")).name() == "gloo")
     except (RuntimeError, ValueError):
         return False

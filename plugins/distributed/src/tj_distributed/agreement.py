@@ -84,6 +84,7 @@ class Agreement:
         self.failure: str | None = None
         self.runs = 0
         self._said: dict[str, str] = {}
+        # Of words that the thread is to say: runs that do not wait must not pay for the store.
         self._later: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -150,6 +151,7 @@ class Agreement:
 
     def _last(self, rank: int) -> str:
         """Line on the last run that ``rank`` has begun, of those that the store keeps."""
+        # The other rank may be one run ahead.
         for run in range(self.runs + 1, max(0, self.runs - _KEPT), -1):
             if self.members.has(f"run/{run}/{rank}"):
                 key = self.members.get(f"run/{run}/{rank}")
@@ -214,6 +216,7 @@ class Agreement:
         if place is None:
             return
         mine = (self.members.rank, key, ours)
+        # The lower rank first: both may find the difference, and then say the same.
         (low, one, first), (high, two, second) = sorted([mine, (rank, theirs, other)])
         self.failure = (
             f"group {self.name}: ranks {low} and {high} run different collectives (run {run}, "
@@ -232,6 +235,8 @@ class Agreement:
     def _start(self) -> None:
         if self._thread is None:
             target: Callable[[], None] = self._watch
+            # A daemon: Python waits for other threads at its end, and this one may be waiting for
+            # words.
             self._thread = threading.Thread(target=target, name=f"tj-{self.name}", daemon=True)
             self._thread.start()
 
@@ -247,10 +252,12 @@ class Agreement:
                 if word is None:
                     return
                 open_runs[word[0]] = word[1], self._others()
+                # A rank removes its words on older runs, so that these would stay open for ever.
                 open_runs.pop(word[0] - _KEPT, None)
             try:
                 if word is not None:
                     self._say(*word)
+                # Words first: other ranks may be waiting for them.
                 if self._later.empty():
                     self._compare_open(open_runs)
             except Exception as error:  # the store is gone, as at the end of a process

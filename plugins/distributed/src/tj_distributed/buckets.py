@@ -70,6 +70,8 @@ def active() -> Buckets | None:
     # Read one by one: what a newer version calls otherwise is left out.
     limits = tuple(getattr(wrapper, "bucket_bytes_cap_list", ()))
     if not limits:
+        # Unless the user gives a size, the first bucket is smaller, to start early.
         first = (names.FIRST_BUCKET,) if wrapper.bucket_bytes_cap_default else ()
         limits = (*first, wrapper.bucket_bytes_cap)
+    # The condition of the reducer's `should_rebuild_buckets`.
     return Buckets(limits, wrapper.static_graph or not wrapper.find_unused_parameters)

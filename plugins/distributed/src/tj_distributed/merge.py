@@ -38,6 +38,7 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
         shards.update(p.name for p in call.flat_outs)
         elders = first.setdefault(call.symbol.qualname, [])
         same = [e for e in elders if _equal(e, call)]
+        # In eager a caller who gets two reads gets two tensors, and may write to one.
         if not same or any(p.name in returned for p in (*call.flat_outs, *same[0].flat_outs)):
             elders.append(call)
             editor.append(call)
@@ -76,4 +77,5 @@ def _spelled(leaf: Any) -> Any:
     if isinstance(leaf, Proxy):
         return leaf.name
     value = leaf.value if isinstance(leaf, Constant) else leaf
+    # With the type, since 1, 1.0 and True are equal in Python.
     return type(value), value

@@ -61,6 +61,7 @@ def _branching(
     trace: Trace, context: PassContext, parameters: Sequence[TensorProxy]
 ) -> Callable[..., Any]:
     """Wrapper of a program that is compiled again where a wrapper calls it."""
+    # The rule of any of PyTorch's symbols: one object expands them all.
     dialects = context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
     assert isinstance(dialects, TorchDialects)
     sizes = dialects.sizes

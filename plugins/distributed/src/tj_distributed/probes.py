@@ -50,6 +50,7 @@ def waiting() -> None:
             waits.wait_for(x, _nothing, _nothing)
             assert names.unfinished() == before, "a thread finds no collective of another"
         finally:
+            # PyTorch keeps a collective that nobody waits for, and warns at the end of the process.
             names.WAIT(x)
 
 
@@ -95,6 +96,7 @@ def overlapping() -> None:
             return
         session = tj.Session(["torch", "autograd", "distributed"])
         model = tj.jit(torch.nn.Sequential(*map(_linear, range(2))), session=session)
+        # About one byte: each parameter fills a bucket.
         wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-6)
         wrapped(torch.ones(1, 2))
         assert "GRADIENT_GROUP=1" in str(tj.last_trace(model)), "the wrapper is not seen"

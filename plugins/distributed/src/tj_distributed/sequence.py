@@ -92,6 +92,7 @@ _FEW = 8
 
 def collectives(trace: Trace) -> tuple[Collective, ...]:
     """The collectives that ``trace`` starts, in order."""
+    # Sets of inputs are bits of an integer: a program may have thousands, and each call some.
     names = [p.name for p in trace.inputs]
     depends = {name: 1 << i for i, name in enumerate(names)}
     found = []
@@ -193,6 +194,7 @@ def to_text(found: tuple[Collective, ...]) -> str:
     return json.dumps(found)
 
 
+# `begin` reads the text of its program in each call.
 @functools.lru_cache(maxsize=1024)
 def from_text(text: str) -> tuple[Collective, ...]:
     """Sequence in ``text``, which `to_text` has made."""

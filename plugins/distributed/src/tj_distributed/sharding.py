@@ -64,6 +64,7 @@ class Sharding:
 
     def reduced(self, total: torch.Tensor, shard: Any) -> torch.Tensor:
         """The part of the average of ``total`` that belongs to ``shard``."""
+        # A reduction to shards takes parts of equal size.
         rows, count = shard.shape[0], self.mesh.size(0)
         padding = [0, 0] * (total.ndim - 1) + [0, -rows % count]
         summands = DTensor.from_local(
@@ -183,6 +184,7 @@ def _split(model: nn.Module, mesh: DeviceMesh) -> None:
 def _shard_of(whole: nn.Parameter, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> Any:
     """This process's shard of ``whole``, which does not keep the memory of ``whole``."""
     value = whole.detach()
+    # None: each rank splits what it has. By default, rank 0 would send its values to all.
     part = distribute_tensor(value, mesh, placements, src_data_rank=None).to_local().clone()
     found = DTensor.from_local(
         part, mesh, placements, run_check=False, shape=value.shape, stride=value.stride()
@@ -195,6 +197,8 @@ def _set_class(module: nn.Module, shared: Sharding, root: bool) -> None:
     names = tuple(
         name for name, _ in module.named_parameters(recurse=False, remove_duplicate=False)
     )
+    # A subclass in the module's place: it stays the object that others hold, and of its type to
+    # `isinstance`.
     cls: Any = type(module)  # which mypy takes for unhashable
     if names or root or _has_forward(cls):
         vars(module)[STATE] = shared
@@ -247,6 +251,7 @@ def _property(name: str) -> property:
     """The parameter ``name``: whole while a forward runs, else what is registered."""
 
     def read(self: Any) -> Any:
+        # Of the class, so that it comes before `nn.Module.__getattr__`, which finds parameters.
         found = self._parameters[name]
         # `functional_call` and the like put plain tensors in the place of parameters.
         if not isinstance(found, DTensor):
@@ -276,6 +281,7 @@ def _cast_at_boundary(model: nn.Module, policy: MixedPrecisionPolicy) -> None:
         def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
             return _cast(args, dtype), _cast(kwargs, dtype)
 
+        # Before hooks of the user's, as that of `fully_shard`.
         model.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
     output_dtype = policy.output_dtype
     if output_dtype is not None:
@@ -292,6 +298,7 @@ def _cast(values: Any, dtype: torch.dtype) -> Any:
         return values.to(dtype) if values.is_floating_point() else values
     if isinstance(values, dict):
         return {key: _cast(value, dtype) for key, value in values.items()}
+    # No subclasses: a named tuple is made of its fields one by one.
     if type(values) in (tuple, list):
         return type(values)([_cast(value, dtype) for value in values])
     return values

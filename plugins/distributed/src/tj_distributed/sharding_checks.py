@@ -37,11 +37,13 @@ def check(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _check_module(path: str, module: nn.Module) -> None:
+    # `_orig_mod` is an attribute of what `torch.compile` returns for a module.
     if hasattr(module, "__tj__") or hasattr(module, "_orig_mod"):
         raise TypeError(f"{path} is compiled already; compile what shard returns")
     if isinstance(module, torch.jit.ScriptModule):
         raise TypeError(f"{path} is a script module, whose parameters are no attributes of Python")
     for name, value in vars(module).items():
+        # As `_flat_weights` of recurrent networks, which their forward reads.
         if name != "_parameters" and any(isinstance(v, nn.Parameter) for v in _within(value)):
             raise ValueError(
                 f"{path}.{name} holds a parameter beside the attribute that the module registers;"

@@ -69,6 +69,7 @@ class Ranks:
         self._start()
 
     def _start(self) -> None:
+        # A fork would have the locks of PyTorch's threads, without the threads that free them.
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory()
         self._runs = 0
@@ -77,6 +78,7 @@ class Ranks:
             end, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, rank, self.size), daemon=True)
             process.start()
+            # Else the pipe stays open when the process ends, and no `EOFError` says so.
             theirs.close()
             self._processes.append(process)
             self._ends.append(end)

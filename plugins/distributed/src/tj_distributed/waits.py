@@ -124,7 +124,10 @@ class _Finish(torch.autograd.Function):
 
 def _in_backward(tensor: torch.Tensor) -> _Wait:
     """Make a backward that waits for the collective which gives ``tensor``, for another thread."""
+    # In the modes of the caller autograd may record nothing.
     with torch.inference_mode(False), torch.enable_grad():
+        # On the CPU, whatever the default device: autograd runs its nodes in the thread that calls
+        # `backward`, those of other devices in threads of its own.
         x = torch.ones((), device="cpu", requires_grad=True)
         made: torch.Tensor = _Finish.apply(x, [tensor])  # type: ignore[no-untyped-call]
         return made.backward

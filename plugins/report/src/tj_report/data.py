@@ -46,6 +46,7 @@ def program_data(program: CompiledProgram) -> dict[str, Any]:
     A stage has three lists of numbers, one a line: of the text, the source and the executor.
     """
     lines, sources, executors = Table(), Table(), Table()
+    # Number 0 is none, to the page's script.
     sources.number("")
     executors.number("")
     claimed = {record.call: record.executor or "" for record in program.claims if not record.depth}

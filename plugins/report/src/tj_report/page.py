@@ -42,6 +42,7 @@ def make_page(fn: Any, title: str) -> str:
         colours=colours,
         data=[_json(program_data(program)) for program in found],
         palette=_json(colours),
+        # Files of ours, which would be no CSS and JavaScript any more if `<` and `&` were escaped.
         style=Markup(_asset("page.css")),
         script=Markup(_asset("page.js")),
     )
@@ -68,6 +69,7 @@ def _bars(seconds: dict[str, float]) -> list[tuple[str, float, float]]:
     """Passes, their seconds, and their share of the longest, the longest first."""
     longest = max(seconds.values(), default=0.0) or 1.0
     ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    # Less is 0.000 on the page.
     return [(name, value, 100 * value / longest) for name, value in ordered if value >= 0.0005]
 
 
@@ -80,6 +82,7 @@ def _json(value: Any) -> Markup:
 @cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
+        # Strict: Jinja leaves out a name that it does not know, and nobody would see that.
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     return environment.from_string(_asset("page.html"))

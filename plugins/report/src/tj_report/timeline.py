@@ -46,7 +46,7 @@ def timeline_svg(overlaps: Sequence[Overlap]) -> str:
     """
     if not overlaps:
         return ""
-    last = max(max(found.after + found.between for found in overlaps), 1)
+    last = max(max(found.after + found.between for found in overlaps), 1)  # a divisor
     scale = (WIDTH - LABELS) / last
     height = len(overlaps) * ROW + AXIS
     exposed = sum(not found.hidden for found in overlaps)

@@ -120,6 +120,8 @@ class _Lowering:
         for call in self.trace.calls:
             self.step(self.editor.moved(call))
         outputs = self.editor.mapped(self.trace.outputs)
+        # Those that go from one node of autograd to another are wrapped there, though no call reads
+        # them: dead to `dce` but for this.
         crossing = [p for c in self.editor.calls for p in c.flat_outs if CROSSING.name in p.tags]
         record = PassRecord(self.context.name, self.context.plugin)
         live = dce(self.editor.done(record, outputs=(outputs, tuple(crossing))))
@@ -215,5 +217,6 @@ class _Lowering:
         """True if an executor other than the fallback has ``call``, or claims all of it."""
         if call.executor is not None:
             return True
+        # The fallback claims every call, whatever it is on.
         rules = ((e, e.claim(call)) for e in self.context.executors if not e.fallback)
         return any(rule and ask(e.owner, rule.value.check, call) is None for e, rule in rules)

@@ -77,4 +77,4 @@ def _price(
     )
     crossing = [p for p in made if last.get(p.name, -1) > place]
     speeds = times.speeds(calls[place].flat_args)
-    return 2 * sum(map(byte_size, crossing)) / speeds.memory + speeds.launch
+    return 2 * sum(map(byte_size, crossing)) / speeds.memory + speeds.launch  # written and read

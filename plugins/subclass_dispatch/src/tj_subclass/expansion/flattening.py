@@ -68,6 +68,7 @@ def _without_strides(p: TensorProxy) -> TensorProxy:
 
 def flatten_call(proxy: TensorProxy, fresh: Callable[[], str]) -> BoundSymbol:
     """The ``tj.flatten`` of ``proxy``, its outputs named by ``fresh``."""
+    # Autograd knows the tensor as a whole: what it consists of requires no gradient.
     outputs = tuple(p.replace(name=fresh(), requires_grad=False) for p in dense_proxies(proxy))
     aliases = tuple(Alias(i, "arg", 0) for i in range(len(outputs)))
     return BoundSymbol(FLATTEN, (proxy,), outputs=outputs, effects=Effects(aliases=aliases))
@@ -91,6 +92,7 @@ def unflatten_call(
 
 def _unnamed(proxy: TensorProxy) -> tuple[Any, ...]:
     """Identity of a layout: subclass, shape and strides, without names of symbols."""
+    # Symbols are called otherwise in each program, and one layout serves all.
     p = proxy.map_symbols(lambda _: SymDim("?"))
     return p.subclass, p.shape, p.strides
 

@@ -76,6 +76,7 @@ class _Differentiation:
         with surroundings(run.grad, run.rest):
             run.wrap(recorder)
             inputs = {n: t for n, t in run.leaves.items() if t.requires_grad}
+            # Modes are of a thread: in one of the engine's the backward would run unrecorded.
             with torch.autograd.set_multithreading_enabled(False), run.modes(recorder):
                 called = run.called(recorder)
                 if called.after:

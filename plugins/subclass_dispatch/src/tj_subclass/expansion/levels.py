@@ -109,10 +109,12 @@ class Levels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note ``func`` if it is on subclasses, else functionalize it."""
+        # One of the two methods by which PyTorch knows a wrapper subclass.
         if not any(hasattr(t, "__tensor_flatten__") for t in types):
             with functionalized_again():
                 return func(*args, **(kwargs or {}))
         if self._inside:  # of this operator, or of one on what it holds
+            # PyTorch asks the class's own `__torch_dispatch__` then.
             return NotImplemented
         return self._noted(func, args, kwargs or {})
 
@@ -121,11 +123,13 @@ class Levels(TorchDispatchMode):
         given, first = self._values((tuple(args), dict(kwargs))), len(recorder.calls)
         self._inside = True
         try:
+            # PyTorch takes a mode off while its own `__torch_dispatch__` runs.
             with self:
                 result = func(*args, **kwargs)
         finally:
             self._inside = False
         facts, last = recorder.table[func], len(recorder.calls)
+        # What writes stands in the body as the plain operators that it runs.
         if facts.role is not Role.QUERY and not func._schema.is_mutable:
             calls, made = tuple(recorder.calls[first:last]), self._values(result)
             whole = Whole(facts, given[0], given[1], made, torch.is_grad_enabled(), calls)

@@ -158,6 +158,7 @@ class WrappedRun(Run):
         It fails where a subclass keeps a tensor that is no argument, and where sizes are asserted,
         made, or are neither those of arguments nor of their parts.
         """
+        # Bodies of two levels hold no assertions of sizes, and no sizes that calls make.
         if self.symbolic is not None and (self.symbolic.checks or self.symbolic.made):
             return describe(False)
         with contextlib.suppress(CannotExpand):

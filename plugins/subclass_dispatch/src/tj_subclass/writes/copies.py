@@ -39,6 +39,7 @@ def check_copy(
 
     :raises Unsuitable: if its class does something else.
     """
+    # Without gradients, as the epilogue copies: PyTorch refuses to write a leaf that needs one.
     tensors = [p.replace(requires_grad=False) for p in (target, value)]
     tensors = [p.replace(name=formal_input(i)) for i, p in enumerate(tensors)]
     call = BoundSymbol(_COPY, tuple(tensors), context=context.with_("grad", False))
@@ -70,8 +71,10 @@ def _follow(calls: Iterable[BoundSymbol], known: dict[str, Any]) -> None:
         given = [of[p.name] for p in call.flat_args]
         if call.symbol == FLATTEN:
             known |= {p.name: (part,) for p, part in zip(call.flat_outs, given[0], strict=True)}
+        # What a constant part holds has no name that could be followed.
         elif call.symbol == UNFLATTEN and not any(isinstance(x, Constant) for x in call.args[1]):
             known[call.flat_outs[0].name] = tuple(of[p.name][0] for p in call.args[1])
+        # A copy that converts or spreads its source has other values than that.
         elif call.symbol.qualname == "aten.copy.default" and _alike(*call.flat_args[:2]):
             known[call.flat_outs[0].name] = given[1]
         elif call.body is not None and call.on_subclass:

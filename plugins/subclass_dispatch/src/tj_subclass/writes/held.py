@@ -50,6 +50,7 @@ def check_held(trace: Trace) -> None:
         for i in dict.fromkeys(call.effects.mutates):
             written = call.flat_args[i]
             for p in _beside(written, trace, held, objects):
+                # Views of one dense tensor are what the functional form follows.
                 if wrapped.isdisjoint((p.name, written.name)) and _same_root(p, written, objects):
                     continue
                 if _counts(p, trace, index):
@@ -103,7 +104,9 @@ def _counts(p: Proxy, trace: Trace, index: int) -> bool:
     """True if ``p`` is used from the call at ``index`` on, or outside of the program."""
     later = (q for call in trace.calls[index:] for q in call.flat_args)
     returned = (x for x in leaves(trace.outputs) if isinstance(x, Proxy))
+    # The caller has the inputs after the program, too.
     users = (*trace.inputs, *later, *returned)
+    # Autograd may have saved what requires a gradient, and read it in the backward.
     return requires_grad(p) or any(q.name == p.name for q in users)
 
 
@@ -147,6 +150,7 @@ def _made(call: BoundSymbol, given: Sequence[Parts], prefix: str) -> list[Parts]
         return [given[0]]
     if not any(map(is_subclass, (*call.flat_args, *outs))):
         return _by_effects(call, given, prefix)
+    # Nobody knows what it makes: it may be new memory, or any that the call is given.
     if call.body is None or call.subprograms:
         everything = frozenset([label]).union(*(part for parts in given for part in parts))
         return [tuple(everything for _ in _dense(p)) for p in outs]
