@@ -123,6 +123,7 @@ def _kinds(folder: Path) -> Iterator[tuple[str, list[Path]]]:
             files = [p for p in sorted((folder / kind).rglob("*")) if p.is_file() and p.name != TAG]
         else:
             found = sorted((folder / kind).glob("*"))
+            # Locks and unfinished files, too, which a process that was killed has left.
             files = [p for p in found if p.suffix in (".json", ".lock", ".new")]
         if files:
             yield kind, files

@@ -85,6 +85,7 @@ def _is_needed(text: str) -> bool:
 def _lacks(text: str) -> bool:
     wanted = _requirement(text)
     version = installed_version(wanted.name)
+    # Both spellings are one name of a distribution (PEP 503).
     if version is None and wanted.name.replace("_", "-").lower() == "tj-core":
         return False  # it runs without being installed
     return version is None or not wanted.specifier.contains(version, prereleases=True)

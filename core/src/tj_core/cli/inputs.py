@@ -56,6 +56,7 @@ def given_inputs(target: str, function: Any, text: str, names: Mapping[str, Any]
     :raises TjError: if ``text`` is no list of arguments, fails, or does not fit ``function``.
     """
     try:
+        # A line of its own for the parenthesis: the text may end with a comment.
         tree = ast.parse(f"_inputs({text}\n)", mode="eval")
     except SyntaxError as error:
         raise TjError(
@@ -142,6 +143,7 @@ def _described(parameter: inspect.Parameter, names: Mapping[str, Any]) -> Proxy 
     """The proxy that a parameter's annotation describes, or None."""
     annotation = parameter.annotation
     if isinstance(annotation, str):  # with `from __future__ import annotations`, all are
+        # A name in it may be imported for type checkers alone.
         with contextlib.suppress(Exception):
             annotation = eval(annotation, dict(names))
     texts = annotation.__metadata__ if hasattr(annotation, "__metadata__") else (annotation,)

@@ -93,6 +93,7 @@ def _check_option(text: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _global_options() -> argparse.ArgumentParser:
+    # It sees options of commands, too, of which an abbreviation of its own may be one.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     group = parser.add_argument_group("global options")
     group.add_argument("--plugins", metavar="A,B", type=_names, help="plugins to load, in order")

@@ -130,6 +130,7 @@ def _write(config: Config, names: list[str], json: bool) -> int:
                 hint=f"installed plugins: {', '.join(sorted(known)) or 'none'}",
             )
     path = config.file or Path.cwd() / "pyproject.toml"
+    # Without the environment: ``TJ_PLUGINS`` is not to be written into the file.
     table = load_config(path, environ={}).core.plugins if config.file else None
     listed = (REST,) if table is None else table
     line = set_plugins(path, [*dict.fromkeys(names), *(n for n in listed if n not in names)])

@@ -194,7 +194,7 @@ def _from_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise TjError(f"there is no file {path}", hint=_FORM)
-    _put_first(path.parent)
+    _put_first(path.parent)  # as `python file.py` does
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickle look a class's module up by name.
     sys.modules[path.stem] = module
@@ -203,7 +203,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _from_name(name: str) -> ModuleType:
-    _put_first(Path.cwd())
+    _put_first(Path.cwd())  # as `python -m` does
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

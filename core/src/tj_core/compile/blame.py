@@ -30,6 +30,7 @@ def blaming(
     """
     try:
         yield
+    # They say themselves whose fault it is.
     except (PluginError, VerificationError):
         raise
     except Exception as error:

@@ -54,6 +54,7 @@ class Later(Sequence[T]):
 
     def __getitem__(self, index: Any) -> Any:
         """An item, or a tuple of them."""
+        # An item at either end is there without making those between.
         if isinstance(index, int):
             if 0 <= index < len(self.first):
                 return self.first[index]

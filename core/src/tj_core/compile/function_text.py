@@ -26,6 +26,7 @@ def define(source: str, name: str, scope: dict[str, Any], title: str = "tj") -> 
     code = compile(source, file, "exec")
     exec(code, scope)
     function: Callable[..., Any] = scope.pop(name)
+    # None for the time of change: `linecache.checkcache` leaves such files alone.
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     _unlist_with(list(_inside(code)), file)
     return function

@@ -107,6 +107,7 @@ class KeptPrograms:
             return None
         symbols: set[str] = set()
         try:
+            # Without the history: it has the times of passes, which differ from run to run.
             text = encoded(tuple(before), symbols, self.language.runtime, history=False)
         except NotPlainError:
             return None
@@ -195,12 +196,14 @@ def _written(finished: Finished) -> str:
     )
     # The key exists only if symbols may be kept: so no names of symbols are needed here.
     values = fused.trace.language.runtime
+    # In two texts: traces and claims are for show, and decoded only where somebody looks.
     parts = (runs, (shown.traces, claims))
     return " ".join(_packed(encoded(part, set(), values)) for part in parts)
 
 
 def _region(found: tuple[Symbol, FusionRegion]) -> tuple[Any, ...]:
     symbol, region = found
+    # Keys of dicts are strings in what `encoded` takes.
     strides = {str(i): s for i, s in region.strides.items()}
     hosted = tuple(region.implementations)
     return (
@@ -270,6 +273,7 @@ def _implementation(symbol: Symbol, executors: Sequence[Executor]) -> Callable[.
 
 
 def _packed(text: str) -> str:
+    # Level 1 is the fastest, and a call waits meanwhile. An entry is text, hence base 64.
     return base64.b64encode(zlib.compress(text.encode(), 1)).decode("ascii")
 
 

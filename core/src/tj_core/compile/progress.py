@@ -38,7 +38,7 @@ class Progress:
             yield
             return
         timer = threading.Timer(self.after, self._show)
-        timer.daemon = True
+        timer.daemon = True  # a process that ends does not wait for the bar
         timer.start()
         try:
             yield

@@ -49,6 +49,7 @@ class Recall:
         self.making.enter_context(self.entry.making())
         try:
             kept = self.entry.find(transforms, context)
+        # An interrupt, too: the lock of the entry would let other processes wait.
         except BaseException:
             self.making.close()
             raise

@@ -142,6 +142,7 @@ class RegionKernel:
         result, wrong = self.tried(make, inputs, run, call, new=True)
         if wrong is not None:
             if isinstance(wrong, Exception):
+                # Where the operations raise, too, the program is wrong, and not the executor.
                 self.without(self.region)(list(inputs))
             box.extend(inputs)
             self.warn(self, wrong, run.sizes)
@@ -167,6 +168,7 @@ class RegionKernel:
         wrong: Exception | str | None
         try:
             function = make()
+            # A list of its own for each run: a function empties the one that it gets.
             result = function(list(inputs))
             wrong = next(run.wrong(run.sized(self.outputs(call)), result), None)
             if new and wrong is None:

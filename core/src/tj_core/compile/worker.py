@@ -15,6 +15,7 @@ __all__ = ["Stopped", "Worker", "stop_at_exit", "worker"]
 _Work = tuple["weakref.ref[Any]", Callable[[Any], None]]
 
 
+# No `Exception`, which handlers of failed compilations would take for one.
 class Stopped(BaseException):
     """The process ends, and the compilation in the thread is given up."""
 

@@ -174,6 +174,7 @@ class TraceEditor:
         same object if calls and outputs are unchanged and no tag is inherited.
         """
         calls = tuple(self.calls)
+        # Not None by default, which a program may return.
         outputs = changes.pop("outputs", ...)
         outputs = self.mapped(self.trace.outputs) if outputs is ... else outputs
         same = len(calls) == len(self.trace.calls) and all(

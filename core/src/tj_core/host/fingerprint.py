@@ -65,5 +65,6 @@ def _files(code: Path) -> str:
 
 def _all(code: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for path in sorted(code.rglob("*")) if code.is_dir() else [code]:
+        # Python writes these files while the package runs.
         if "__pycache__" not in path.parts and path.is_file():
             yield path, path.stat()

@@ -205,6 +205,7 @@ class Stats:
             self.seconds[name] = self.seconds.get(name, 0.0) + value
 
 
+# Types of fields are texts: annotations are not evaluated in this module.
 _COUNTERS = tuple(f.name for f in fields(Stats) if f.type == "int")
 
 

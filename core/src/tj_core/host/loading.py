@@ -128,6 +128,7 @@ def _import(target: str) -> Any:
         found = importlib.import_module(module.strip())
     except SystemExit as error:  # raised by a script; it must not end the user's process
         raise PluginError(f"importing it raised SystemExit({error})") from error
+    # Extras may follow in an entry point: ``module:attribute [extra]``.
     path = attribute.partition("[")[0].strip()
     return functools.reduce(getattr, path.split("."), found) if path else found
 
@@ -213,6 +214,7 @@ def _check_once(implemented: Iterable[str]) -> None:
 def _check_unmarked(attribute: str, plugin: object, specs: Collection[str]) -> None:
     if not attribute.startswith("tj_"):
         return
+    # Static: a property of the plugin's must not run.
     value = inspect.getattr_static(plugin, attribute, None)
     if not isinstance(value, types.FunctionType | types.MethodType | staticmethod | classmethod):
         return

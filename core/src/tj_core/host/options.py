@@ -239,6 +239,7 @@ def _only(kind: type[Any]) -> Callable[[Any], object]:
     """A check for exactly ``kind``: in Python a bool is an int, in a config file it is not."""
 
     def check(value: Any) -> object:
+        # Not `isinstance`: in Python, True is an int.
         if type(value) is not kind:
             raise ValueError(value)
         return value

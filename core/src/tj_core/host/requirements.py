@@ -55,6 +55,7 @@ def _check_one(text: str, origin: str) -> None:
     if requirement.marker is not None and not requirement.marker.evaluate():
         return
     version = installed_version(requirement.name)
+    # By default, a specifier contains no version before a release, such as 0.2.dev1.
     if version is None or not requirement.specifier.contains(version, prereleases=True):
         raise PluginError(
             f"this project requires {text!r}, installed is {version or 'none'}",
@@ -75,8 +76,10 @@ def check_core_range(found: Found) -> None:
     version = core_version()
     for text in distribution_requires(found.distribution):
         requirement = Requirement(text)
+        # Both spellings are one name of a distribution (PEP 503).
         if requirement.name.replace("_", "-").lower() != "tj-core" or version == UNKNOWN:
             continue
+        # Without an extra: what only one needs may be missing.
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         if not requirement.specifier.contains(version, prereleases=True):

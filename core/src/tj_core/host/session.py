@@ -102,6 +102,7 @@ class Session:
 
     def _tables(self) -> dict[str, RuleTable[Any]]:
         """All rule tables by name, merged in the plugins' order, frozen."""
+        # The session reads these two, also where no plugin has such a table.
         groups: dict[str, list[RuleTable[Any]]] = {"expand": [], "context": []}
         for plugin, table in self.plugins.rule_tables():
             groups.setdefault(table.name, []).append(

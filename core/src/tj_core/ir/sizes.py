@@ -72,7 +72,7 @@ def parse_size(text: str) -> SizeTree:
     """
     try:
         return _tree(ast.parse(text, mode="eval").body)
-    except (SyntaxError, KeyError, RecursionError) as error:
+    except (SyntaxError, KeyError, RecursionError) as error:  # KeyError: an unknown operator
         raise ParseError(f"{text!r} is not an expression over sizes") from error
 
 
@@ -103,6 +103,7 @@ def _tree(node: ast.expr) -> SizeTree:
 
 def _negated(tree: Operation) -> SizeTree:
     (inner,) = tree.args
+    # Python parses ``-2`` as a negation of 2.
     return -inner if tree.name == "neg" and isinstance(inner, int | float) else tree
 
 
@@ -291,6 +292,7 @@ def _polynomial(tree: SizeTree, names: Mapping[str, str]) -> _Polynomial:
 _TURNED = {"gt": "lt", "ge": "le"}
 _SPELLINGS = {"Mod": "mod", "PythonMod": "mod", "FloorDiv": "floordiv", "CleanDiv": "floordiv"}
 _SYMMETRIC = frozenset({"Max", "Min", "and", "or", "eq", "ne", "Eq", "Ne"})
+# Powers are multiplied out: of a sum, each factor multiplies the terms.
 _LARGEST_POWER = 8
 
 
@@ -332,7 +334,7 @@ def _computed(name: str, parts: list[_Polynomial]) -> _Polynomial | None:
         return None
     try:
         value = NUMBERS[name](*map(int, numbers))
-    except ArithmeticError:
+    except ArithmeticError:  # as a division by 0
         return None
     if type(value) is not int:
         return None
@@ -348,6 +350,7 @@ def _product(a: _Polynomial, b: _Polynomial) -> _Polynomial:
     result: _Polynomial = {}
     for ka, va in a.items():
         for kb, vb in b.items():
+            # By text: unknowns of several kinds have no order in Python.
             result = _sum(result, {tuple(sorted((*ka, *kb), key=repr)): va * vb})
     return result
 

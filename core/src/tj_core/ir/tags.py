@@ -62,6 +62,7 @@ class TagSet(Mapping[str, TagValue]):
         items: Mapping[str, TagValue] = tags if isinstance(tags, Mapping) else dict.fromkeys(tags)
         for name, value in items.items():
             _check_value(name, value)
+        # In one order: equal sets print alike, whichever tag came first.
         self._items = dict(sorted(items.items()))
         self._hash = hash(tuple(self._items.items()))
 

@@ -41,6 +41,7 @@ class TraceDiff:
     @property
     def added(self) -> tuple[str, ...]:
         """The lines of ``after`` alone."""
+        # The first two lines are headings, which begin with the same signs.
         return tuple(line[1:] for line in self.lines[2:] if line.startswith("+"))
 
     @property

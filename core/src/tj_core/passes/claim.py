@@ -120,10 +120,12 @@ class _Walk:
         trace, tags = self.editor.trace, self.editor.tags
         kept = len(self.records), len(self.changes)
         self.program(depth)
+        # Each round leaves out calls that were fused in the one before, so that it ends.
         while more := self.left_over():
             self.single |= more
             self.editor, self.fused = TraceEditor(trace, tags), {}
             self.wanted, self.reasons = {}, {}
+            # From here on only: the walk of a subprogram has the lists of the program around it.
             del self.records[kept[0] :], self.changes[kept[1] :]
             self.program(depth)
 
@@ -174,6 +176,7 @@ class _Walk:
                 path=(),
             )
             walk.settle(depth)
+            # With the program itself, whose `id` must not become another object's.
             self.subprograms[key] = program, walk.editor.done()
         return self.subprograms[key][1]
 

@@ -127,6 +127,7 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
     root = tmp_path / "fake_dists"
     root.mkdir()
     yield FakeDist(root, monkeypatch)
+    # Another test's distribution of the same name must be imported, and not found here.
     for name in [n for n in sys.modules if n not in before and n.startswith("fake_")]:
         del sys.modules[name]
 
@@ -174,4 +175,5 @@ def hook_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def _environment() -> dict[str, str]:
+    # pytest sets this one itself, anew for each phase of a test.
     return {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}

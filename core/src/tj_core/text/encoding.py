@@ -185,6 +185,7 @@ class _Writer:
         """
         if kind is bool:
             return ("b", int(value))
+        # As text, which reads back to the same number: JSON has neither NaN nor complex numbers.
         if kind is float or kind is complex:
             return (kind.__name__, repr(value))
         if kind is list:

@@ -147,6 +147,7 @@ class Language:
 
         A name that no prelude defines is imported as a package.
         """
+        # At the first use: the imports in preludes take long.
         if not self._globals:
             for line in self.prelude(self._dialects):
                 exec(line, self._globals)

@@ -51,6 +51,7 @@ def level_for(check: Check, acquired: Trace) -> int:
         return check
     operations = (call.symbol.qualname for call in acquired.calls)
     text = ",".join([*operations, *map(meta_text, acquired.inputs)])
+    # Not `hash`, which is another one in each process for a text.
     return CHECK_METADATA if zlib.crc32(text.encode()) % SHARE == 0 else CHECK_FORM
 
 
