@@ -81,8 +81,8 @@ def _json(value: Any) -> Markup:
 
 @cache
 def _template() -> jinja2.Template:
+    # Strict: Jinja leaves out a name that it does not know, and nobody would see that.
     environment = jinja2.Environment(
-        # Strict: Jinja leaves out a name that it does not know, and nobody would see that.
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     return environment.from_string(_asset("page.html"))
