@@ -30,6 +30,7 @@ class Namespace:
 
 
 def __getattr__(name: str) -> Namespace:
+    # Python itself asks modules for such names: `from` looks for ``__path__``.
     if name.startswith("_"):
         raise AttributeError(name)
     return Namespace(name)

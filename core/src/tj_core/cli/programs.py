@@ -93,6 +93,7 @@ def _surroundings(args: argparse.Namespace) -> Iterator[None]:
 
     found = {
         "TJ_PLUGINS": None if args.plugins is None else ",".join(args.plugins),
+        # Beside what the project disables.
         "TJ_DISABLE": None if args.disable is None else ",".join((*args.disable, REST)),
         "TJ_CONFIG": args.config,
     }

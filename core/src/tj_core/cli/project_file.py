@@ -35,6 +35,7 @@ def set_plugins(path: Path, names: Sequence[str]) -> str:
     wanted = _wanted(parse_toml(text, path), names)
     edited = _edited(text, names, line)
     try:
+        # Read back before it is written: the expressions above do not know all of TOML.
         kept = parse_toml(edited, path) == wanted
     except ConfigError:  # a table stands twice now: the old one is written in another way
         kept = False

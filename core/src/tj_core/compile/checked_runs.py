@@ -187,6 +187,7 @@ class EveryRun(FirstRun):
         values: Mapping[str, Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """``args`` and ``kwargs`` with the values ``given`` replaced by ``values``, by name."""
+        # By identity: values such as tensors compare by elements.
         swapped = {id(value): values[name] for name, (_, value) in given.items()}
         return map_tree(lambda v: swapped.get(id(v), v), (args, kwargs))  # type: ignore[no-any-return]
 

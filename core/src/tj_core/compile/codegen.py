@@ -107,6 +107,7 @@ class _Writer:
         self.globals: dict[str, Any] = {}
         self.lines: dict[int, BoundSymbol] = {}
         self.first_runs: list[FirstRun | FirstRegionRun] = []
+        # Weak: a result that the program has freed may be overwritten.
         self.alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         values = trace.names() - {r.name for call in trace.calls for r in call.subprograms}
         self.free = Namer({*values, *dir(builtins), trace.name, "_"}).own
@@ -119,6 +120,7 @@ class _Writer:
         names = ", ".join(p.name for p in self.trace.inputs)
         out = [f"def {self.trace.name}({self.args if self.boxed else names}):"]
         if self.boxed and names:
+            # The comma after the names unpacks a list of one, too.
             out += [f"{INDENT}{names}, = {self.args}", f"{INDENT}{self.args}.clear()"]
             if unused := _unused_inputs(self.trace):
                 out.append(f"{INDENT}del {', '.join(unused)}")
@@ -193,6 +195,7 @@ class _Writer:
         if mine is not None and call.executor is not None:
             return self.claimed(call, mine, wish)
         entry = None if mine else language.entry(call)
+        # For other arguments of one symbol, the dialect may give another function.
         key = (symbol, entry)
         if key not in self.bound:
             self.bind(key, wish, mine or entry or language.resolve(symbol))

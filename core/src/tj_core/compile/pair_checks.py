@@ -82,7 +82,7 @@ class PairCheck:
         try:
             bound = inspect.signature(self.pair.forward).bind(*args, **kwargs)
         except (TypeError, ValueError):
-            # Python knows no signature of functions in C.
+            # Python knows no signature of many functions in C.
             return dict(enumerate(args))  # type: ignore[arg-type]
         bound.apply_defaults()
         found: dict[str, Any] = {}

@@ -24,6 +24,7 @@ class Kind:
 FUNCTION = Kind("a function", callable)
 OPTIONAL_FUNCTION = Kind("a function or None", lambda value: value is None or callable(value))
 FLAG = Kind("True or False", lambda value: isinstance(value, bool))
+# Not `isinstance`: in Python, True is an int.
 NUMBER = Kind("an integer", lambda value: type(value) is int)
 NAME = Kind("a name", lambda value: isinstance(value, str) and bool(value))
 

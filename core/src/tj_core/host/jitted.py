@@ -296,6 +296,7 @@ class Jitted:
     @property
     def compilations(self) -> Iterator[Compilation]:
         """The compilations of all entries, with their variants."""
+        # A copy: calls on other threads add entries.
         found = [e.compilation for e in [*self.entries] if e.compilation is not None]
         while found:
             yield (made := found.pop())

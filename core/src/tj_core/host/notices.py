@@ -41,6 +41,7 @@ class UnfusedTraining:
         fusing = [e.name for e in executors if e.fusion is not None]
         if not fusing or not any(map(requires_grad, leaves(acquired.outputs))):
             return
+        # Two threads may compile their first programs at once.
         with self.lock:
             given, self.given = self.given, True
         if not given:

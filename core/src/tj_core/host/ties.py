@@ -98,6 +98,7 @@ class Ties:
         """Log one line on the ties of ``executors``, unless the call has ``ordered`` them."""
         if self.logged or ordered:
             return
+        # Two threads may compile their first programs at once.
         with self.lock:
             logged, self.logged = self.logged, True
         names = {executor.name for executor in executors}

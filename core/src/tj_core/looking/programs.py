@@ -205,6 +205,7 @@ def _programs(
 ) -> Iterator[CompiledProgram]:
     yield CompiledProgram(name, kind, state, entry, compilation)
     for part in compilation.others:
+        # More follows where there are several programs of a kind: ``bucketed_2``.
         of = part.partition("_")[0]
         yield CompiledProgram(f"{name} {part}", of, state, entry, compilation, part)
     for index, variant in enumerate(compilation.variants):

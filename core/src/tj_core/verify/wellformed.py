@@ -77,6 +77,7 @@ def used(p: Proxy, env: Mapping[str, Proxy]) -> str | None:
     found = env.get(p.name)
     if found is None:
         return f"{p.name!r}, which nothing defines"
+    # Identity first: nearly all are one object, and equality compares every field.
     if found is not p and found != p:
         return (
             f"{p.name!r} as {meta_text(p)!r} {{{p.tags}}}, "

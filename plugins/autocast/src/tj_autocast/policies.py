@@ -46,7 +46,7 @@ def with_policies(trace: Trace, context: PassContext) -> Trace:
     :raises PluginError: if a replacement has other metadata than the call.
     """
     table = context.tables[TABLE]
-    # A pass over the program for nothing, where no plugin has a policy.
+    # Without a policy, a pass over the program would do nothing.
     if not len(table):
         return trace
     applied = {rule.key: replace(rule, value=_Applied(rule, trace.context)) for rule in table}

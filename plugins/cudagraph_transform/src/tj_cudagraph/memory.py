@@ -28,6 +28,7 @@ def overlaps(tensor: torch.Tensor) -> bool:
     """Check that elements of ``tensor`` may share memory, expanded dimensions aside."""
     reach = 1
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    # From the smallest stride: each must lead beyond all that the ones before it reach.
     for stride, size in sorted(p for p in pairs if p[0] != 0 and p[1] > 1):
         if stride < reach:
             return True

@@ -86,6 +86,7 @@ class Limits:
         """Reason why the operation cannot be captured, in the dialect of any executor; None if it
         can.
         """
+        # An executor's call has the operation's own name after the executor's.
         for symbol in (call.symbol, Symbol.parse(call.symbol.path)):
             rule = self.waits.get(symbol) if symbol.namespace else None
             if rule is not None and rule.value(call):

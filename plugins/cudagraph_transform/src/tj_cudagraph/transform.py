@@ -62,6 +62,7 @@ def _apply(trace: Trace, context: PassContext, *, options: Options, kind: str) -
     editor, kept = TraceEditor(trace, context.tags), 0
     for segment in found:
         parts = _parts(trace, segment.start, segment.stop)
+        # Of the first input `Segments` learns on which device and stream it runs.
         if not parts.returned or not free_values(parts.inside):
             continue
         _keep(editor, trace, refused, range(kept, segment.start))

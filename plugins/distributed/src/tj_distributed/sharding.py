@@ -184,7 +184,7 @@ def _split(model: nn.Module, mesh: DeviceMesh) -> None:
 def _shard_of(whole: nn.Parameter, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> Any:
     """This process's shard of ``whole``, which does not keep the memory of ``whole``."""
     value = whole.detach()
-    # None: each rank splits what it has. By default, rank 0 would send its values to all.
+    # None: each rank splits what it has. By default, the first one would scatter its values.
     part = distribute_tensor(value, mesh, placements, src_data_rank=None).to_local().clone()
     found = DTensor.from_local(
         part, mesh, placements, run_check=False, shape=value.shape, stride=value.stride()
@@ -251,7 +251,7 @@ def _property(name: str) -> property:
     """The parameter ``name``: whole while a forward runs, else what is registered."""
 
     def read(self: Any) -> Any:
-        # Of the class, so that it comes before `nn.Module.__getattr__`, which finds parameters.
+        # A property of the class comes before `nn.Module.__getattr__`, which finds parameters.
         found = self._parameters[name]
         # `functional_call` and the like put plain tensors in the place of parameters.
         if not isinstance(found, DTensor):

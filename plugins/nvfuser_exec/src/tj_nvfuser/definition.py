@@ -486,7 +486,7 @@ def _argument(value: Any) -> str:
         return value.name
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_argument, value))}]"
-    # Their `repr` would be names that the program has not.
+    # `repr` gives ``nan`` and ``inf``, names that the program has not.
     if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
         return f'float("{value}")'
     return repr(value)

@@ -61,6 +61,7 @@ def timeline_svg(overlaps: Sequence[Overlap]) -> str:
 
 
 def _row(place: int, found: Overlap, scale: float) -> str:
+    # Three points at least: a bar of no width is not seen.
     left, width = LABELS + found.after * scale, max(found.between * scale, 3.0)
     left = min(left, WIDTH - width + 3)
     kind = "hidden" if found.hidden else "exposed"

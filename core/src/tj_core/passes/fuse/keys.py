@@ -58,6 +58,7 @@ class _Words:
         self.symbols: dict[str, str] = {}
 
     def operand(self, leaf: Any) -> Any:
+        # By their first signs, a value, a constant and a text of one spelling differ.
         if isinstance(leaf, Proxy):
             return f"%{self.names.get(leaf.name) or self.meta(leaf)}"
         if isinstance(leaf, Constant):

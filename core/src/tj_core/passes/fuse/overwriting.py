@@ -91,6 +91,7 @@ class Overwritable:
             fits = old.name in read and self.reads[old.name] == 1 and may(old)
             if fits and not _seen(calls, returned, alone, self.rules):
                 written |= alone
+        # Again: the new value of an input that is left out depends on old values of the others.
         while lost := _seen(calls, returned, written, self.rules):
             written = {name: old for name, old in written.items() if old not in lost}
         found: dict[str, str] = {}

@@ -140,6 +140,7 @@ class _Drawing:
             name = todo.pop()
             owner, view = self.views.get(name, (None, None))
             if view is not None and owner == self.owner and name not in self.there:
+                # Last again: in the reversed list, a base comes before all views of it.
                 found.pop(view.label, None)
                 found[view.label] = view
                 todo += [p.name for p in view.flat_args]

@@ -82,6 +82,7 @@ class _Repeat:
 def _longest(tokens: list[int]) -> _Repeat | None:
     """The repeat that leaves the fewest tokens to compile."""
     found = [r for period in _periods(tokens) if (r := _run(tokens, period)).length >= period]
+    # Of equal gains the shortest period, of which the least has to be compiled.
     return max(found, key=lambda r: (r.gain, -r.period), default=None)
 
 

@@ -100,7 +100,7 @@ def _key(call: BoundSymbol, gather: bool) -> Any:
     tensor = call.args[0]
     assert isinstance(tensor, TensorProxy)
     rest = (*call.args[1:], *call.kwargs)
-    # With tags: of two gathers, one may run again in the backward, and the other be saved.
+    # With tags and context, which are those of the one call then.
     return gather, call.symbol, tensor.dtype, tensor.device, rest, call.context, call.tags
 
 

@@ -52,7 +52,7 @@ def forward(
     ]
     how = settings(causal, scale)
     out, sums, seed, offset = call.d.ops("sdpfa_fwd", metas, query, key, value, **how)
-    # None: lengths of sequences of several lengths, and the mask for debugging.
+    # None: what is for sequences of several lengths, and the mask for debugging.
     return [out, sums, None, None, None, None, seed, offset, None]
 
 

@@ -68,7 +68,7 @@ def _without_strides(p: TensorProxy) -> TensorProxy:
 
 def flatten_call(proxy: TensorProxy, fresh: Callable[[], str]) -> BoundSymbol:
     """The ``tj.flatten`` of ``proxy``, its outputs named by ``fresh``."""
-    # Autograd knows the tensor as a whole: what it consists of requires no gradient.
+    # Operators on the parts run below autograd, and see no gradients.
     outputs = tuple(p.replace(name=fresh(), requires_grad=False) for p in dense_proxies(proxy))
     aliases = tuple(Alias(i, "arg", 0) for i in range(len(outputs)))
     return BoundSymbol(FLATTEN, (proxy,), outputs=outputs, effects=Effects(aliases=aliases))

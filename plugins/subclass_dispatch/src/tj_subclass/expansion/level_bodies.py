@@ -122,6 +122,7 @@ class LevelBuilder(BodyBuilder):
     def shared(self, event: Whole, given: dict[int, tuple[Any, Proxy]]) -> tuple[Alias, ...]:
         """Aliases of results with arguments, by the memory that both hold."""
         first: dict[int, int] = {}
+        # The last first: of arguments in one memory, the first one is noted at the end.
         for i in sorted(given, reverse=True):
             first |= dict.fromkeys(self.storages(given[i][0]), i)
         found = []
