@@ -89,6 +89,17 @@ def test_operators(name: str, fusing: Any) -> None:
     assert f"aten.{name}" in {c.symbol.qualname for c in calls}
 
 
+@pytest.mark.parametrize("reduce", [torch.any, torch.all])
+def test_a_reduction_of_no_dimensions_is_declined(
+    reduce: Callable[..., torch.Tensor], fusing: Any
+) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return reduce((x * 2).sin() > 0, dim=())
+
+    x = X(3, 4)
+    assert torch.equal(fusing(f, {"minimum": 1})(x), f(x))
+
+
 def test_what_is_reshaped_twice_is_as_it_was(fusing: Any) -> None:
     """With symbolic sizes, nvFuser compiles no kernel that splits a size and merges it again."""
 

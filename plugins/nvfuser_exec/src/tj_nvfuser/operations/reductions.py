@@ -72,6 +72,8 @@ def extreme(name: str) -> Translate:
 
 def quantified(name: str) -> Translate:
     def translate(call: Call, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        # PyTorch then reduces none, and other reductions all; what is left is a cast.
+        refuse(isinstance(dim, list | tuple) and not dim, "a reduction of no dimensions")
         # As maximum or minimum of 0 and 1, for which nvFuser has kernels.
         whole = call.d.cast(truth_of(call, x), "Int")
         return call.d.cast(reduced(call, name, whole, axes_of(dim, x.ndim), keepdim), "Bool")
