@@ -65,8 +65,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._dynamo.guards": {
         "CheckFunctionManager": ("have the guards of a program checked",),
         "GuardBuilder": ("guard numbers by their signs", "signs of zero", "capture"),
-        "get_verbose_code_parts": ("say of a guard where it comes from", "identity"),
-        "install_guard": ("guard who is who", "identity"),
+        "get_verbose_code_parts": ("say of a guard where it comes from", "identity",
+                                   "answers of classes", "hidden builtins"),
+        "install_guard": ("guard who is who", "identity", "answers of classes",
+                          "hidden builtins"),
     },
     "torch._dynamo.output_graph": {
         "OutputGraph": ("see what a graph gets, and what leaves it", "errors of data",
@@ -107,6 +109,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "get_metrics_context": ("have Dynamo's counters there, which it asks for",),
     },
     "torch._dynamo.variables": {
+        "base": ("see special methods that a class gets", "answers of classes"),
         "builder": ("replace guards of one object that is two arguments", "identity"),
         "builtin": ("replace how builtin functions are called",),
         "ctx_manager": ("tell PyTorch's modes from a program's contexts", "errors of data"),
@@ -234,8 +237,8 @@ NAMES = {
     ),
     "object_protocol": Name(
         "torch._dynamo.variables.object_protocol",
-        "replace operators of objects",
-        ("identity", "operators of symbols"),
+        "replace operators of objects, and what is remembered of classes",
+        ("identity", "operators of symbols", "answers of classes"),
         newer=True,
     ),
     **names_in(

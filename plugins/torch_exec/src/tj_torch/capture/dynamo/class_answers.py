@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABCMeta, get_cache_token
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -45,17 +46,33 @@ def guard_answers(stack: ExitStack, noticed: Observations) -> None:
         return call_function
 
     replace(stack, BuiltinVariable, "call_function", asking)
-    _forget_slots(stack)
+    _look_at_slots_anew(stack)
 
 
-def _forget_slots(stack: ExitStack) -> None:
-    """Look anew which special methods a class has, which Dynamo remembers from 2.13 on."""
-    try:
+def _look_at_slots_anew(stack: ExitStack) -> None:
+    """Look in each capture which special methods classes have: from 2.13 on Dynamo remembers."""
+    from tj_torch.torch_private.dynamo import base
+
+    places = [(base, name) for name in ("_tp_type", "_compute_slotdefs")]  # from 2.14 on
+    with suppress(MissingNameError):
         from tj_torch.torch_private.dynamo import object_protocol
-    except MissingNameError:
-        return
-    if has(object_protocol, "_get_cached_slots"):
-        replace(stack, object_protocol, "_get_cached_slots", inspect.unwrap)
+
+        places.append((object_protocol, "_get_cached_slots"))
+    for owner, name in places:
+        if has(owner, name):
+            replace(stack, owner, name, _anew)
+
+
+def _anew(remembering: Callable[[type], Any]) -> Callable[[type], Any]:
+    """Keep what is found of classes of the program for one capture."""
+    look, found = inspect.unwrap(remembering), dict[type, Any]()
+
+    def slots(cls: type) -> Any:
+        if cls not in found:
+            found[cls] = (look if may_change(cls) else remembering)(cls)
+        return found[cls]
+
+    return slots
 
 
 # --------------------------------------------------------------------------- what is asked
