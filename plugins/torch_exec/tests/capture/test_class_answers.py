@@ -78,6 +78,10 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "a called object": ("callable(o)", tuple(text.format("X") for text in CALL)),
     "a base that is called": ("callable(X())", tuple(text.format("R") for text in CALL)),
     "a length": ("o", ("setattr(X, '__len__', lambda self: 0)", "delattr(X, '__len__')")),
+    "an equality in a list": (
+        "3 in [o]",
+        ("setattr(B, '__eq__', lambda self, other: True)", "delattr(B, '__eq__')"),
+    ),
     "an equality": ("o == 3", ("setattr(B, '__eq__', lambda self, other: True)",)),
 }
 

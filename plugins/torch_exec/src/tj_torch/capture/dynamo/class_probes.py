@@ -26,10 +26,12 @@ class Base:
 class A(Base):
     pass
 a = A()
-def f(x): return x * a.scale()
+def f(x, broken=0):
+    if broken: torch._dynamo.graph_break()
+    return x * a.scale()
 def change(): A.scale = lambda self: 3
 """,
-    "f(x)", "change()", "f(x)",
+    "f(x)", "f(x, 1)", "change()", "f(x)", "f(x, 1)",
 )  # fmt: skip
 
 attributes = equal_to_eager(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
+from tj_torch.capture.dynamo.own_methods import is_own
 from tj_torch.capture.dynamo.patches import forget_builders, replace_instruction, stop
 from tj_torch.torch_private.replacement import has, replace
 
@@ -178,8 +179,21 @@ def _answer(container: Any, wanted: Any, *, negated: bool = False) -> Any:
     container = container.realize()
     if not isinstance(container, BaseListVariable):
         return None
-    found = _found_tensor(wanted.realize(), [item.realize() for item in container.items])
+    wanted, items = wanted.realize(), [item.realize() for item in container.items]
+    _leave_own_equality(wanted, items)
+    found = _found_tensor(wanted, items)
     return None if found is None else ConstantVariable.create(found is not negated)
+
+
+def _leave_own_equality(wanted: Any, items: list[Any]) -> None:
+    """Break the graph at ``3 in [o]`` if ``o`` has an ``__eq__``: Dynamo compares constants."""
+    from tj_torch.torch_private.dynamo import ConstantVariable, UserDefinedObjectVariable
+
+    variables = (wanted, *items)
+    if any(isinstance(v, ConstantVariable) for v in variables):
+        for v in variables:
+            if isinstance(v, UserDefinedObjectVariable) and is_own(type(v.value), "__eq__"):
+                stop(f"{type(v.value).__qualname__}.__eq__ says what is in a list")
 
 
 def _found_tensor(wanted: Any, items: list[Any]) -> bool | None:
