@@ -95,3 +95,18 @@ def test_a_global_that_the_program_sets_hides_a_builtin() -> None:
         "x = torch.ones(2)\ndef f(x):\n    global max\n    max = len\n    return x * max((1, 5))\n"
     )
     equal_to_eager(text, "f(x)", "f(x)")()
+
+
+def test_a_builtin_that_two_modules_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (types.ModuleType(name) for name in ("counting", "counting_too"))
+    for module in (one, other):
+        exec("def twice(x):\n    return x * len((1, 2))\n", vars(module))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    @tj.jit(strict=True)
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return other.twice(one.twice(x))
+
+    assert torch.equal(f(X), X * 4)
+    monkeypatch.setattr(other, "len", lambda pair: 3, raising=False)
+    assert torch.equal(f(X), X * 6)

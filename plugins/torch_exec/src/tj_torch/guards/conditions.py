@@ -17,7 +17,7 @@ class Conditions:
     def __init__(self) -> None:
         from tj_torch.torch_private.dynamo import GlobalStateSource
 
-        self.scope: dict[str, Any] = {"fail": _fail}
+        self.scope: dict[str, Any] = {}
         self.texts: dict[str, str] = {}
         # One object, since Dynamo tells guards apart by the functions that make them.
         self._guard = GlobalStateSource().make_guard(functools.partial(_create, conditions=self))
@@ -47,11 +47,13 @@ def _create(builder: Any, guard: Any, conditions: Conditions) -> None:
     from tj_torch.torch_private.dynamo import get_verbose_code_parts
 
     texts = conditions.texts
-    codes = [f"({code}) or fail({text!r})" for code, text in texts.items()]
+    # By number: Dynamo computes an expression that stands in two conditions before both.
+    codes = [f"({code}) or fail({number})" for number, code in enumerate(texts)]
     verbose = get_verbose_code_parts([" and ".join(texts.values())], guard)
-    builder.add_python_lambda_leaf_guard_to_root(codes, verbose, conditions.scope)
+    scope = {**conditions.scope, "fail": functools.partial(_fail, [*texts.values()])}
+    builder.add_python_lambda_leaf_guard_to_root(codes, verbose, scope)
 
 
-def _fail(text: str) -> NoReturn:
+def _fail(texts: list[str], number: int) -> NoReturn:
     """Say which condition does not hold: the message of an error in a guard is its reason."""
-    raise LookupError(text)
+    raise LookupError(texts[number])
