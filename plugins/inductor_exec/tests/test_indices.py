@@ -160,3 +160,51 @@ def test_where_errors_are_caught_and_thrown() -> None:
 def test_other_kernels_stay_as_they_are(text: str) -> None:
     kernel = KERNEL.replace(text, "other")
     assert thrown_again(kernel) == kernel
+
+
+class Picked(torch.autograd.Function):
+    """Sines, whose backward reads elements of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, at)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        x, at = ctx.saved_tensors
+        return (grads[0] * x.cos()).gather(0, at) * 2, None
+
+
+def picked(x: torch.Tensor, at: torch.Tensor) -> Any:
+    return Picked.apply(x * 2, at)
+
+
+def read_after_a_view(x: torch.Tensor, at: torch.Tensor) -> Any:
+    y = (x * 1).expand_as(x.new_empty(3, len(x)))
+    return y, (y + 1) * y, torch.take(torch.arange(9.0), at)
+
+
+# JOINT declines the second one, which runs as acquired, in regions.
+@pytest.mark.parametrize("f", [picked, read_after_a_view])
+def test_an_index_is_refused_with_gradients(f: Program, fusing: Any) -> None:
+    def run(fn: Program, last: int) -> Any:
+        x = torch.linspace(0, 1, 9).requires_grad_()
+        try:
+            outs = fn(x, index((9,), last))
+            outs = outs if isinstance(outs, tuple) else (outs,)
+            return torch.autograd.grad([y.sum() for y in outs if y.requires_grad], [x])
+        except Exception as error:
+            return type(error), str(error)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tj.TjWarning)
+        jitted = fusing(f)
+        for last in (9, 1, 9, -1):
+            expected = run(f, last)
+            found = run(jitted, last)
+            if last == 9 or (f is picked and last < 0):
+                assert issubclass(expected[0], Exception)
+                assert found == expected
+            else:
+                torch.testing.assert_close(found, expected)

@@ -17,7 +17,7 @@ from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.settings import fingerprint
 from tj_inductor.elementary import with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Collected, collecting
-from tj_inductor.thrown import thrown_again
+from tj_inductor.thrown import raising_as_eager, thrown_again
 from tj_inductor.variants import Variant, Variants, sizes_in
 
 if TYPE_CHECKING:
@@ -120,14 +120,16 @@ def fused(region: FusionRegion, made: Compiled | Variants) -> Fused:
     """Make the record of a compiled region for the core."""
     if isinstance(made, Variants):
         first = made.made[0] if made.made else Variant(made)
-        return Fused(made, True, first.source, kept=first.kept)
+        function = raising_as_eager(region, made, first.source)
+        return Fused(function, True, first.source, kept=first.kept)
     found = ((i, made.strides[i], region.outputs[i]) for i in sorted(region.flexible))
     strides = {
         i: chosen
         for i, chosen, p in found
         if chosen is not None and isinstance(p, TensorProxy) and chosen != p.strides
     }
-    return Fused(made.function, True, made.source, strides=strides, kept=_kept(made))
+    function = raising_as_eager(region, made.function, made.source)
+    return Fused(function, True, made.source, strides=strides, kept=_kept(made))
 
 
 def variant_of(made: Compiled, conditions: Sequence[str]) -> Variant:

@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tj_inductor.adapter.libraries import announce_data_pointers, library
 from tj_inductor.adapter.modules import COMPILERS, Compiled, extern_kernels
 from tj_inductor.compiler import Compiler, fused, variant_of
 from tj_inductor.kernels import Waiting, one_file
+from tj_inductor.thrown import raising_as_eager
 from tj_inductor.variants import Variants
 
 __all__ = ["members", "restore"]
@@ -61,8 +63,13 @@ def members(
 def restore(regions: Sequence[FusionRegion], files: Mapping[str, bytes]) -> Sequence[Fused]:
     """The regions from their files; Inductor is not imported."""
     kernels = _loaded(files[LIBRARY]) if LIBRARY in files else None
+    code = files.get(SOURCE, b"//").decode()
     facts = json.loads(files[REGIONS])
-    return [_restored(r, files[f"{r.name}.py"].decode(), kernels, facts[r.name]) for r in regions]
+    made = [_restored(r, files[f"{r.name}.py"].decode(), kernels, facts[r.name]) for r in regions]
+    return [
+        replace(f, function=raising_as_eager(r, f.function, code))
+        for r, f in zip(regions, made, strict=True)
+    ]
 
 
 def _restored(region: FusionRegion, text: str, kernels: Any, facts: Mapping[str, Any]) -> Fused:

@@ -1,18 +1,22 @@
-"""Exceptions that leave parallel loops of C++ kernels.
+"""Exceptions of C++ kernels: out of parallel loops, and with eager's type and message.
 
 An index out of bounds throws. OpenMP terminates the process when an exception leaves a parallel
 loop, and Inductor's kernels do not catch. Here each iteration of such a loop catches, and the
-kernel rethrows the first exception after all its loops.
+kernel rethrows the first exception after all its loops. It says nothing of the operation, so that
+the region's operations run once more, and raise what they raise in eager.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tj_core.extend import Boxed, FusionRegion, interpreter
 
 from tj_inductor.texts import ENTRY
 
-__all__ = ["thrown_again"]
+__all__ = ["raising_as_eager", "thrown_again"]
 
 THROWS = "TORCH_CHECK("
 """Text by which kernels throw."""
@@ -38,6 +42,30 @@ struct FirstError {
     }
 };
 """
+
+
+def raising_as_eager(region: FusionRegion, function: Boxed, source: str) -> Boxed:
+    """``function``, compiled for ``region`` to ``source``, with eager's errors for refused values.
+
+    Its inputs live until it returns, if the source throws, or is empty, as nothing is known yet.
+    """
+    if source and THROWS not in source:
+        return function
+    one_by_one = interpreter(region)
+
+    def run(box: list[Any]) -> Sequence[Any]:
+        inputs = list(box)
+        try:
+            return function(box)
+        except RuntimeError as raised:
+            error = raised
+        try:
+            one_by_one(*inputs)
+            raise error  # the operations refuse nothing
+        finally:
+            del error  # its traceback holds this frame
+
+    return run
 
 
 def thrown_again(source: str) -> str:
