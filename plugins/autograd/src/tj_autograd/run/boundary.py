@@ -29,7 +29,14 @@ from tj_torch.internal import (
 
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.replay import advance, states
-from tj_autograd.run.crossing import has_memory, is_unlike, laid_out, unpacked, zeros
+from tj_autograd.run.crossing import (
+    as_in_eager,
+    has_memory,
+    is_unlike,
+    laid_out,
+    unpacked,
+    zeros,
+)
 from tj_autograd.run.holders import Holders, Versions, check_versions, holders
 from tj_autograd.run.layouts import layout_of
 from tj_autograd.run.saved_inputs import FREED, Sources, sources
@@ -208,7 +215,11 @@ def _gradients_by_program(
     del tangents, compacted
     gradients = pullback.program(box)
     missing = pullback.missing
-    return [None if i in missing else gradients[i] for i in plan.wrt]
+    found = [None if i in missing else gradients[i] for i in plan.wrt]
+    if layouts := pullback.laid_out:
+        pairs = zip(found, map(layouts.get, plan.wrt), strict=True)
+        return [x if x is None or p is None else as_in_eager(x, p) for x, p in pairs]
+    return found
 
 
 def _add_tangents(

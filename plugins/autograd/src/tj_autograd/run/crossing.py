@@ -10,13 +10,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import Proxy, TensorProxy
+from tj_core.extend import Dim, Proxy, TensorProxy, may_overlap
 from tj_torch.extend import device_to_torch, dtype_to_torch, set_conj, set_neg
 from tj_torch.internal import Form, form_of
 
 from tj_autograd.run.tangents import is_of_other_class
 
-__all__ = ["has_memory", "is_unlike", "laid_out", "unpacked", "zeros"]
+__all__ = [
+    "as_in_eager",
+    "has_layout",
+    "has_memory",
+    "is_unlike",
+    "laid_out",
+    "unpacked",
+    "zeros",
+]
 
 
 def has_memory(tangent: torch.Tensor | None) -> bool:
@@ -48,6 +56,28 @@ def laid_out(tensor: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
     if tensor.stride() == strides and form_of(tensor) is not Form.BITS and not expected.flags:
         return tensor
     return _copied(tensor, expected)
+
+
+def has_layout(gradient: TensorProxy) -> bool:
+    """Check that `as_in_eager` can copy to the strides of ``gradient``."""
+    fixed = all(isinstance(n, int) for n in (*gradient.shape, *gradient.strides))
+    plain = fixed and gradient.subclass is None and not gradient.flags
+    return plain and not may_overlap(gradient.replace(shape=_once(gradient)))
+
+
+def as_in_eager(gradient: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
+    """``gradient`` with the strides of ``expected``; where these are zero, the elements are one."""
+    if gradient.stride() == expected.strides:
+        return gradient
+    shape = _once(expected)
+    made = _empty(expected, torch.Size(shape))
+    part = gradient[tuple(slice(n) for n in shape)]
+    return made.copy_(part).expand(gradient.shape)
+
+
+def _once(p: TensorProxy) -> tuple[Dim, ...]:
+    """The shape of ``p`` without what strides of zero repeat."""
+    return tuple(1 if t == 0 and n != 0 else n for n, t in zip(p.shape, p.strides, strict=True))
 
 
 def unpacked(values: Sequence[Any], saved: Sequence[Proxy]) -> list[Any]:

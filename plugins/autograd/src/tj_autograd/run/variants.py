@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from tj_torch.extend import compiling
 from tj_autograd.joint.replay import draws_again, restoring
 from tj_autograd.joint.segments import Cut, alone
 from tj_autograd.run.autocast import casts
+from tj_autograd.run.crossing import has_layout
 from tj_autograd.run.rerun import Rerun
 from tj_autograd.run.rerun import rerun as make_rerun
 from tj_autograd.run.shares import Boxed, Shares, divisible
@@ -59,7 +60,8 @@ class Pullback:
     program may return one: it takes zeros for a tangent that does not exist. ``takes`` are the
     saved values with the metadata that the program expects, ``calls`` the program's calls.
     ``under`` caches, for an ambient autocast, if eager's backward has other casts in it. ``shares``
-    are the programs for some of the gradients, None where all are computed together.
+    are the programs for some of the gradients, None where all are computed together. ``laid_out``
+    are gradients as they are laid out in eager, where the program is that of other tangents.
     """
 
     program: Boxed
@@ -70,6 +72,7 @@ class Pullback:
     calls: tuple[BoundSymbol, ...] = ()
     under: dict[Context, bool] = field(default_factory=dict)
     shares: Shares | None = None
+    laid_out: Mapping[Key, TensorProxy] = field(default_factory=dict)
 
 
 @dataclass
@@ -193,9 +196,19 @@ class Variants:
             warn_of(error)
             return self[self.default]
         found = self._other(layout, whole, joint) if len(self.known) < LIMIT else None
-        # The default program gets zeros for missing tangents; gradients of these alone are None.
+        return found or self._by_default(joint)
+
+    def _by_default(self, joint: Trace) -> Pullback:
+        """The default program, for the tangents of which ``joint`` was made.
+
+        It gets copies of them, and zeros for missing ones. Gradients of these alone are None; the
+        others are laid out as ``joint`` says, since eager's strides depend on the tangents'.
+        """
+        gradients = joint.outputs[1] if self.cut.whole else joint.outputs[1][self.index]
+        pairs = enumerate(gradients) if self.cut.whole else gradients.items()
+        laid_out = {key: p for key, p in pairs if p is not None and has_layout(p)}
         missing = self._missing(joint)
-        return found or replace(self[self.default], missing=missing, shares=None)
+        return replace(self[self.default], missing=missing, shares=None, laid_out=laid_out)
 
     def _compiled(self, name: str, part: Part) -> tuple[Boxed, tuple[Proxy, ...]]:
         """Compile the backward of ``part``; return the program and
