@@ -38,6 +38,19 @@ def test_gradient_of_a_negative_log_likelihood(
         torch.testing.assert_close(nll_loss_backward(*args), OPERATOR(*args), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("size", [(25, 5), (5, -1), (5, 5, 5)])
+def test_a_copy_has_any_shape(size: tuple[int, ...]) -> None:
+    """PyTorch's formula makes a view first, which a transposed tensor does not have."""
+    x, operator = torch.randn(5, 5, 5).transpose(0, 2), torch.ops.aten.view_copy.default
+    mode = FakeTensorMode()
+    with mode:
+        fake = torch.empty(5, 5, 5).transpose(0, 2)
+    graph = compiling.traced(lambda x: (operator(x, size),), [fake], mode)
+    (found,), expected = graph(x), operator(x, size)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert found.stride() == expected.stride()
+
+
 def test_kernels_with_it_write_no_zeros_first() -> None:
     mode = FakeTensorMode()
     with mode:

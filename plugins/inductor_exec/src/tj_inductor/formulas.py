@@ -303,6 +303,11 @@ def without_zero_factors(formula: Formula) -> Formula:
     return changed
 
 
+def copied_view(x: torch.Tensor, size: Any) -> torch.Tensor:
+    """A copy of ``x`` with another shape, whatever its strides: PyTorch's formula makes a view."""
+    return x.clone(memory_format=torch.contiguous_format).view(size)
+
+
 def else_known(formula: Formula, known: Formula | None) -> Formula:
     """Use ``known`` where ``formula`` returns NotImplemented: Inductor has no kernel then."""
 
@@ -408,6 +413,7 @@ REPLACED = frozenset(
     {
         aten.nll_loss_backward.default,
         aten.var_mean.correction,
+        aten.view_copy.default,
         *DIVISIONS,
         *COMPARISONS,
         *ELEMENTARY,
@@ -433,6 +439,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
     return {
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
+        aten.view_copy.default: copied_view,
         **{op: else_known(formula, known.get(op)) for op, formula in ours.items()},
         **{op: change(known[op]) for op, change in theirs.items() if op in known},
     }
