@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from tj_conformance.executor.calls import Call, tensors
 from tj_conformance.executor.comparison import Differs, same_call
@@ -139,16 +139,27 @@ def copies(tree: Any) -> Any:
 
 def continued(out: Any) -> Any:
     """``out``, and values computed from its tensors: one operation alone makes no region."""
-    return out, [_used(x) for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+    return out, [_used(x) for x in _leaves(out) if isinstance(x, torch.Tensor)]
 
 
 def led(args: Any) -> Any:
     """``args``, those that need gradients times one: then the backward has regions, too."""
+    # Programs are captured by the hundred, and Dynamo would take half of the time for pytree.
+    if isinstance(args, torch.Tensor):
+        return args * 1 if args.requires_grad else args
+    if isinstance(args, dict):
+        return {key: led(value) for key, value in args.items()}
+    if type(args) is list:
+        return [led(value) for value in args]
+    return tuple([led(value) for value in args]) if type(args) is tuple else args
 
-    def each(x: torch.Tensor) -> torch.Tensor:
-        return x * 1 if x.requires_grad else x
 
-    return tree_map_only(torch.Tensor, each, args)
+def _leaves(tree: Any) -> list[Any]:
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in _leaves(value)]
+    if isinstance(tree, list | tuple):
+        return [leaf for value in tree for leaf in _leaves(value)]
+    return [tree]
 
 
 def _used(x: torch.Tensor) -> torch.Tensor:
@@ -169,5 +180,6 @@ def seed() -> None:
 
 def _state() -> Any:
     numpy = sys.modules.get("numpy")
-    others = None if numpy is None else str(numpy.random.get_state())
-    return [x.tolist() for x in random_state()], random.getstate(), others
+    others = None if numpy is None else numpy.random.get_state(legacy=False)["state"]
+    mine = None if others is None else (others["key"].tobytes(), others["pos"])
+    return [x.tolist() for x in random_state()], random.getstate(), mine
