@@ -59,3 +59,20 @@ def test_the_forward_has_not_saved_what_other_tangents_need() -> None:
         found, expected = gradient(jitted, x, *tangents), gradient(f, x, *tangents)
         assert found.stride() == expected.stride()
         torch.testing.assert_close(found, expected)
+
+
+def test_sizes_are_symbols() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = x.movedim(-1, 0) * 2
+        return y, (y + 1) * y
+
+    jitted = tj.jit(f, plugins=["torch", "autograd"], dynamic=True)
+    for n in (3, 4, 6):
+        x = torch.randn(n, 4, 5)
+        for tangents in (torch.randn(2, 5, n, 4), torch.randn(2, n, 4, 5).movedim(-1, 1)):
+            found, expected = gradient(jitted, x, *tangents), gradient(f, x, *tangents)
+            assert found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert tj.stats(jitted).misses == 1
+    made = [name for name in tj.explain(jitted).others if name.startswith("backward_")]
+    assert len(made) == 1
