@@ -167,3 +167,16 @@ def test_a_backward_that_views_what_another_layout_made() -> None:
     ):
         assert torch.equal(mine, theirs)
         assert mine.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_padding_keeps_the_memory_format(mode: str, dims: int) -> None:
+    formats = torch.contiguous_format, {2: torch.channels_last, 3: torch.channels_last_3d}[dims]
+    comparing = Comparing()
+    for how, tangents in itertools.product(formats, repeat=2):
+        x = torch.rand(2, 3, *[4] * dims).to(memory_format=how).requires_grad_()
+        with comparing:
+            out = F.pad(x, [1] * 2 * dims, mode=mode)
+            out.backward(torch.randn(out.shape).to(memory_format=tangents))
+    assert comparing.found == set()

@@ -128,14 +128,12 @@ def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs:
     return tuple(result.stride())
 
 
-def _of_norm(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+def _of_first(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """The strides of the memory format that the input seems to have, on the CPU."""
     return _of_memory_format(args[0], result)
 
 
-def _of_norm_backward(
-    func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any
-) -> Strides:
+def _of_input(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """The same of the input, which comes after the tangent."""
     return _of_memory_format(args[1], result)
 
@@ -147,7 +145,7 @@ def _in_format(shape: Sequence[int], layout: torch.memory_format) -> Strides:
 def _of_memory_format(source: torch.Tensor, result: torch.Tensor) -> Strides:
     """With symbols: known of tensors that have one memory format only, or fill a block."""
     if _is_plain(source):
-        return _in_format(source.shape, private.memory_format(source))
+        return _in_format(result.shape, private.memory_format(source))
     order, last = _order(source), range(source.ndim)[::-1]
     if source.device.type != "cpu" or (order is None and source.ndim in (4, 5)):
         return tuple(result.stride())
@@ -276,22 +274,28 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.view.default: _of_view,
     unsafe_view: _of_view,
     torch.ops.aten.expand.default: _of_expand,
-    torch.ops.aten.native_group_norm.default: _of_norm,
+    torch.ops.aten.native_group_norm.default: _of_first,
     torch.ops.aten.empty_like.default: _of_empty,
 }
 """By operator: the strides of the first result, given the arguments and that result."""
 
 _ALWAYS: dict[Any, Callable[..., Strides]] = {
-    aten.native_batch_norm.default: _of_norm,
-    batch_norm_with_update: _of_norm,
-    native_batch_norm_legit: _of_norm,
-    native_batch_norm_legit_no_stats: _of_norm,
-    native_batch_norm_legit_functional: _of_norm,
-    native_batch_norm_legit_no_training: _of_norm,
-    batch_norm_with_update_functional: _of_norm,
-    batch_norm_no_update: _of_norm,
-    aten.batch_norm_backward.default: _of_norm_backward,
-    aten.native_batch_norm_backward.default: _of_norm_backward,
+    aten.native_batch_norm.default: _of_first,
+    batch_norm_with_update: _of_first,
+    native_batch_norm_legit: _of_first,
+    native_batch_norm_legit_no_stats: _of_first,
+    native_batch_norm_legit_functional: _of_first,
+    native_batch_norm_legit_no_training: _of_first,
+    batch_norm_with_update_functional: _of_first,
+    batch_norm_no_update: _of_first,
+    aten.batch_norm_backward.default: _of_input,
+    aten.native_batch_norm_backward.default: _of_input,
+    aten.reflection_pad3d.default: _of_first,
+    aten.replication_pad3d.default: _of_first,
+    aten.reflection_pad2d_backward.default: _of_input,
+    aten.reflection_pad3d_backward.default: _of_input,
+    aten.replication_pad2d_backward.default: _of_input,
+    aten.replication_pad3d_backward.default: _of_input,
     log_softmax_backward: _contiguous,
     aten.rrelu_with_noise.default: _contiguous,
     aten.rrelu_with_noise_backward.default: _of_noise,
