@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import Dim, Proxy, TensorProxy, may_overlap
+from tj_core.extend import Proxy, TensorProxy, may_overlap
 from tj_torch.extend import device_to_torch, dtype_to_torch, set_conj, set_neg
 from tj_torch.internal import Form, form_of
 
@@ -61,23 +61,19 @@ def laid_out(tensor: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
 def has_layout(gradient: TensorProxy) -> bool:
     """Check that `as_in_eager` can copy to the strides of ``gradient``."""
     fixed = all(isinstance(n, int) for n in (*gradient.shape, *gradient.strides))
-    plain = fixed and gradient.subclass is None and not gradient.flags
-    return plain and not may_overlap(gradient.replace(shape=_once(gradient)))
+    if not fixed or gradient.subclass is not None or gradient.flags:
+        return False
+    pairs = zip(gradient.shape, gradient.strides, strict=True)
+    return not may_overlap(gradient.replace(shape=tuple(1 if t == 0 else n for n, t in pairs)))
 
 
 def as_in_eager(gradient: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
     """``gradient`` with the strides of ``expected``; where these are zero, the elements are one."""
     if gradient.stride() == expected.strides:
         return gradient
-    shape = _once(expected)
-    made = _empty(expected, torch.Size(shape))
-    part = gradient[tuple(slice(n) for n in shape)]
-    return made.copy_(part).expand(gradient.shape)
-
-
-def _once(p: TensorProxy) -> tuple[Dim, ...]:
-    """The shape of ``p`` without what strides of zero repeat."""
-    return tuple(1 if t == 0 and n != 0 else n for n, t in zip(p.shape, p.strides, strict=True))
+    pairs = zip(gradient.shape, expected.strides, strict=True)
+    part = gradient[tuple([slice(1 if step == 0 else n) for n, step in pairs])]
+    return _empty(expected, part.shape).copy_(part).expand(gradient.shape)
 
 
 def unpacked(values: Sequence[Any], saved: Sequence[Proxy]) -> list[Any]:
