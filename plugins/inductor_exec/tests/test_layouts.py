@@ -242,3 +242,17 @@ def test_a_formula_that_lays_out_otherwise(fusing: Any, after: str, dynamic: boo
     expected, got = f(*args), fusing(f)(*args)
     torch.testing.assert_close(got, expected)
     assert got.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("mode", ["replicate", "reflect"])
+def test_padding_in_channels_last(mode: str, fusing: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x * 2, [1, 1, 1, 1], mode=mode) * 3
+
+    x = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    tangent, found = torch.randn(2, 3, 6, 6), []
+    for fn in (fusing(f), f):
+        given = x.detach().requires_grad_()
+        found.append(torch.autograd.grad(fn(given), given, tangent)[0])
+    torch.testing.assert_close(*found)
+    assert found[0].stride() == found[1].stride()
