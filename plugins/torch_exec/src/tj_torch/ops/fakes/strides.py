@@ -290,6 +290,8 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     batch_norm_no_update: _of_first,
     aten.batch_norm_backward.default: _of_input,
     aten.native_batch_norm_backward.default: _of_input,
+    aten.reflection_pad2d.default: _of_first,
+    aten.replication_pad2d.default: _of_first,
     aten.reflection_pad3d.default: _of_first,
     aten.replication_pad3d.default: _of_first,
     aten.reflection_pad2d_backward.default: _of_input,
