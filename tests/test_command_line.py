@@ -100,10 +100,11 @@ def test_results_are_compared_with_those_of_the_function_as_it_was_written(
     monkeypatch.delenv("TJ_DISABLE", raising=False)
     monkeypatch.setenv("TJ_ONEDNN_INT8", "*")
     argv = ["--plugins", "onednn,torch", "compare", "int8.py:f", "--inputs", "torch.rand(4, 64)"]
-    assert cli.main([*argv, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["outputs"]
-    assert found["output"] == "y"
-    assert 1e-5 < found["relative"] < 0.02
+    assert cli.main([*argv, "--json", "--layers"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    (found,), (layer,) = data["outputs"], data["layers"]
+    assert (found["output"], layer["layer"], data["first"]) == ("y", "layer", "layer")
+    assert 1e-5 < found["relative"] == layer["relative"] < 0.02
     assert cli.main(argv) == 0
     assert capsys.readouterr().out.splitlines()[0].startswith("output  largest error")
     assert cli.main(["compare", "example.py:f"]) == 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_suites.packages.quantized import rows, weights
+from tj_suites.packages.quantized import mlp, rows, weights
 
 PLUGINS = ("onednn", "subclass", "autograd", "torch")
 CLOSE = {torch.float32: 5e-3, torch.bfloat16: 2e-2}
@@ -47,3 +47,24 @@ def test_int8_products(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> N
         assert torch.equal(fast(x.to(dtype)), network(x.to(dtype)))
     symbols = [call.symbol.path for call in tj.last_trace(fast).calls]
     assert symbols.count("_int_mm.default") == 2
+
+
+@pytest.mark.parametrize(
+    "config", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"]
+)
+def test_errors_of_layers(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rounded network and the one that it was made of have layers of the same names."""
+    monkeypatch.delenv("TJ_DISABLE", raising=False)
+    (x,) = rows()
+    torch.manual_seed(0)
+    rounded = weights(config)()
+    torch.manual_seed(0)
+    network = mlp().eval()
+    for run in (rounded, jitted(rounded)):
+        with torch.no_grad():
+            found = tj.compare(run, network, (x,), layers=True)
+        assert [layer.output for layer in found.layers] == ["0", "1", "2"]
+        first = found.first()
+        assert first is not None
+        assert first.output == "0"
+        assert 1e-5 < first.figures.relative < 0.02

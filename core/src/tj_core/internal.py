@@ -37,7 +37,7 @@ from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import Operation, SizeTree, normal_size, parse_size
 from tj_core.ir.symbol import AUGMENTED, BACKWARD, FORWARD, INVERSE
 from tj_core.ir.tags import NEW_VALUE_OF
-from tj_core.looking.comparison import DIFFERENCES, Figures
+from tj_core.looking.comparison import DIFFERENCES, LAYERS, Figures, Observed
 from tj_core.looking.notebook import callable_html
 from tj_core.looking.pages import PAGES, Page
 from tj_core.looking.programs import CompiledProgram, wait_for
@@ -53,6 +53,7 @@ __all__ = [
     "FORWARD",
     "FUNCTION",
     "INVERSE",
+    "LAYERS",
     "NEW_VALUE_OF",
     "NO_EFFECTS",
     "OPTIONAL_FUNCTION",
@@ -61,6 +62,7 @@ __all__ = [
     "CompiledProgram",
     "Figures",
     "Fragment",
+    "Observed",
     "Operation",
     "Overlap",
     "Page",

@@ -55,6 +55,9 @@ def add_compare(commands: Any) -> None:
     said = "run a program, and the same one as it was written, and measure how results differ"
     parser = commands.add_parser("compare", help=said)
     add_target(parser)
+    parser.add_argument(
+        "--layers", action="store_true", help="measure what each layer returns, too"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_compare)
 
@@ -112,7 +115,8 @@ def _compare(args: argparse.Namespace) -> int:
                 f"{args.target} has run already", hint="say with --inputs what to compare"
             )
         args_, keywords = program.inputs.args, program.inputs.kwargs
-        found = compare(program.run(), program.original, args_, keywords=keywords)
+        fast, plain = program.run(), program.original
+        found = compare(fast, plain, args_, keywords=keywords, layers=args.layers)
     if args.json:
         print_json({"target": args.target, **found.as_dict()})
     else:

@@ -13,7 +13,15 @@ import torch
 
 from tj_torch.torch_private.lookup import MissingNameError
 
-__all__ = ["Break", "Frame", "cached_backends", "compiled_callable", "compiling_frame", "owner"]
+__all__ = [
+    "Break",
+    "Frame",
+    "cached_backends",
+    "compiled_callable",
+    "compiling_frame",
+    "original_of",
+    "owner",
+]
 
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
 
@@ -152,6 +160,13 @@ def compiled_callable(fn: Any, is_ours: Callable[[Any], bool]) -> Any:
         is_compiled = hasattr(fn, "_torchdynamo_orig_callable") and "callback" in names
         callback = names["callback"].cell_contents if is_compiled else None
     return _holder(callback, is_ours)
+
+
+def original_of(fn: Any) -> Any:
+    """The module or function that ``torch.compile`` made ``fn`` of; None for any other object."""
+    if isinstance(fn, torch.nn.Module):
+        return fn._modules.get("_orig_mod") if "dynamo_ctx" in vars(fn) else None
+    return getattr(fn, "_torchdynamo_orig_callable", None)
 
 
 def cached_backends(fn: Any) -> Iterator[Any]:
