@@ -16,7 +16,7 @@ import tj_core as tj
 import torch
 from tj_core.extend import Decline, PluginError
 from tj_inductor import executor, kernels
-from tj_inductor.adapter import compiling, libraries, modules, names
+from tj_inductor.adapter import compiling, libraries, modules, names, vectors
 from tj_inductor.adapter.features import FEATURES, TABLE
 from tj_inductor.adapter.names import NAMES
 from tj_inductor.compiler import Compiler
@@ -188,6 +188,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.ONE_FILE: (kernels, "_replace", _idle),
     names.FAST: (kernels, "_replace", _idle),
     names.FOUND_AGAIN: (libraries, "_loaded", _idle),
+    names.VECTORS: (vectors, "Vectors", lambda kinds: [kind for kind in kinds if kind]),
     names.FINISHED: (compiling, "_is_whole", lambda made: False),
     names.VERSIONS: (modules, "_new", lambda source: []),
     names.LOW: (Compiler, "settings", {"emulate_precision_casts": False}),

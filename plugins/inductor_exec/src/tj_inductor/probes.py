@@ -7,6 +7,7 @@ a minute where none is built.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
@@ -16,7 +17,9 @@ import torch
 
 from tj_inductor import kernels
 from tj_inductor.adapter import compiling, libraries
+from tj_inductor.adapter import vectors as vectors_of_processor
 from tj_inductor.adapter.modules import Compiled, restored
+from tj_inductor.adapter.vectors import try_few
 from tj_inductor.elementary import with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Waiting, collecting
 from tj_inductor.kernels import one_file as text_of_one_file
@@ -37,6 +40,7 @@ __all__ = [
     "regions",
     "strides",
     "symbols",
+    "vectors",
     "versions",
 ]
 
@@ -172,6 +176,25 @@ def found_again() -> None:
     x = torch.zeros(1)
     module.kernel_0(x)
     assert x.item() == 7, "it is another file"
+
+
+def vectors() -> None:
+    """See that Inductor tries no kind of vectors after the first that works."""
+    try_few()
+    from tj_inductor.adapter.names import config, cpu_vec_isa
+
+    listed = cpu_vec_isa.valid_vec_isa_list
+    if getattr(listed, "__module__", "") != vectors_of_processor.__name__:
+        return  # this processor has one kind, or none
+    first, second = mock.MagicMock(), mock.MagicMock()
+    for kind in (first, second):
+        kind.__str__.return_value = ""
+        kind.bit_width.return_value = config.cpp.simdlen
+    anew = {"valid_vec_isa_list": listed.__wrapped__, "supported_vec_isa_list": [first, second]}
+    with mock.patch.multiple(cpu_vec_isa, **anew), mock.patch.dict(os.environ):
+        os.environ.pop("ATEN_CPU_CAPABILITY", None)
+        assert cpu_vec_isa.pick_vec_isa() is first, "it has another way to know them"
+    assert not second.__bool__.called, "it tries all kinds"
 
 
 def finished() -> None:

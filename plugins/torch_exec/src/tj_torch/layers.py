@@ -138,6 +138,8 @@ def _found_by(fn: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
         yield from _found_by(fn.func, seen)
     elif isinstance(fn, types.MethodType):
         yield "self", fn.__self__
+        if not isinstance(fn.__self__, torch.nn.Module):
+            yield from _found_by(fn.__self__, seen)
         yield from _found_by(fn.__func__, seen)
     elif isinstance(fn, types.FunctionType):
         for name, value in _variables(fn):

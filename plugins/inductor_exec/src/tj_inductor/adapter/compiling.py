@@ -17,6 +17,7 @@ from tj_inductor.adapter.features import is_lost, need, ready
 from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.names import COPIES, EQUAL, LOW, ONEDNN, STRIDES
 from tj_inductor.adapter.settings import settings
+from tj_inductor.adapter.vectors import try_few
 from tj_inductor.formulas import formulas
 
 __all__ = ["compiled", "traced"]
@@ -60,6 +61,7 @@ def compiled(
     that they are written to, both by place.
     """
     ready()
+    try_few()
     from tj_inductor.adapter.names import TracingContext, V, compile_fx_inner, tracing
 
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")

@@ -26,6 +26,7 @@ from tj_inductor.adapter.names import (
     REGIONS,
     STRIDES,
     SYMBOLS,
+    VECTORS,
     VERSIONS,
 )
 from tj_inductor.formulas import NEEDED
@@ -80,6 +81,12 @@ FEATURES = (
         "a kernel that was built is found without asking the compiler",
         "each process asks the compiler, in more time",
         "found_again",
+    ),
+    _feature(
+        VECTORS,
+        "the first kind of vectors that works is taken",
+        "all kinds of vectors are tried, in more time",
+        "vectors",
     ),
     _feature(
         FINISHED,

@@ -25,6 +25,7 @@ from tj_core.extend import TjWarning, own_folder, replace_file
 from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.names import FOUND_AGAIN
 from tj_inductor.adapter.settings import fingerprint
+from tj_inductor.adapter.vectors import try_few
 
 __all__ = ["announce_data_pointers", "library"]
 
@@ -66,6 +67,7 @@ def library(source: str) -> Any:
     found = None if record is None else _loaded(record)
     if found is not None:
         return found
+    try_few()
     made = CppPythonBindingsCodeCache.load_async(source, submit_fn=None)
     module = made() if callable(made) else made
     if record is not None:

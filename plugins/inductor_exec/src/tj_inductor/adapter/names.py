@@ -24,6 +24,7 @@ __all__ = [
     "REGIONS",
     "STRIDES",
     "SYMBOLS",
+    "VECTORS",
     "VERSIONS",
     "forget",
 ]
@@ -43,6 +44,7 @@ ONEDNN = "calls of oneDNN"
 SYMBOLS = "sizes that are symbols"
 EQUAL = "equal operators"
 IN_PLACE = "writes in place"
+VECTORS = "kinds of vectors"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._C._dynamo.guards": {
@@ -56,6 +58,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "tracing": ("let Inductor find that context", REGIONS),
     },
     "torch._inductor": {
+        "cpu_vec_isa": ("know the processor's kinds of vectors", VECTORS),
+        "cpu_vec_isa.valid_vec_isa_list": ("try them one after the other", VECTORS),
+        "cpu_vec_isa.x86_isa_checker": ("know those that the processor has", VECTORS),
+        "cpu_vec_isa.supported_vec_isa_list": ("know those that Inductor has", VECTORS),
         "config": ("set and read Inductor's settings", REGIONS),
         "config.patch": ("set them for one region", REGIONS),
         "config.post_grad_custom_post_pass": ("run the pass that says strides", STRIDES),
