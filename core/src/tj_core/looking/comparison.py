@@ -25,6 +25,10 @@ LAYERS = "layers"
 HEADER = ("output", "largest error", "mean error", "relative", "cosine", "SNR in dB")
 
 
+Row = tuple[str, ...]
+"""The cells of a row of a table."""
+
+
 class Figures(NamedTuple):
     """Figures of the differences between two arrays of one shape, computed in float64.
 
@@ -83,12 +87,12 @@ class Comparison:
         """The first layer with a relative error ``above`` that, or a NaN; None if there is none."""
         return next((d for d in self.layers if not d.figures.relative <= above), None)
 
-    def tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    def tables(self) -> list[tuple[Row, list[Row]]]:
         """The header and rows of each table: the outputs, and the layers if they were observed."""
-        made = [(HEADER, [*map(_row, self.outputs)])]
+        found: list[tuple[Row, list[Row]]] = [(HEADER, [*map(_row, self.outputs)])]
         if self.layers:
-            made.append((("layer", *HEADER[1:]), [*map(_row, self.layers)]))
-        return made
+            found.append((("layer", *HEADER[1:]), [*map(_row, self.layers)]))
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON; what is not finite is a text."""
@@ -250,7 +254,7 @@ def _finite(difference: Difference) -> bool:
     return math.isfinite(difference.figures.relative)
 
 
-def _row(difference: Difference) -> tuple[str, ...]:
+def _row(difference: Difference) -> Row:
     """The cells under `HEADER`."""
     name, figures = difference
     cells = (f"{value:.3g}" for value in figures[:3])

@@ -186,10 +186,8 @@ def vectors() -> None:
     listed = cpu_vec_isa.valid_vec_isa_list
     if getattr(listed, "__module__", "") != vectors_of_processor.__name__:
         return  # this processor has one kind, or none
-    first, second = mock.MagicMock(), mock.MagicMock()
-    for kind in (first, second):
-        kind.__str__.return_value = ""
-        kind.bit_width.return_value = config.cpp.simdlen
+    facts = {"__str__.return_value": "", "bit_width.return_value": config.cpp.simdlen}
+    first, second = mock.MagicMock(**facts), mock.MagicMock(**facts)
     anew = {"valid_vec_isa_list": listed.__wrapped__, "supported_vec_isa_list": [first, second]}
     with mock.patch.multiple(cpu_vec_isa, **anew), mock.patch.dict(os.environ):
         os.environ.pop("ATEN_CPU_CAPABILITY", None)

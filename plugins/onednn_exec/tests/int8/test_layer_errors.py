@@ -64,5 +64,5 @@ def test_the_first_layer_in_int8_departs(
     assert [*errors] == NAMES
     assert [name for name, error in errors.items() if error > 1e-4] == NAMES[NAMES.index(begin) :]
     assert max(errors.values()) < 0.03
-    assert found.remarks == tuple(tj.explain(jitted).remarks())
+    assert {*found.remarks} <= {*tj.explain(jitted).remarks()}
     assert found.layers[-1].figures == found.outputs[0].figures

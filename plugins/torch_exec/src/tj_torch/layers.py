@@ -119,7 +119,7 @@ def _layers(fn: Any, given: Sequence[Any]) -> list[tuple[str, torch.nn.Module]]:
         if isinstance(value, torch.nn.Module):
             roots.setdefault(value, name)
     if len(roots) == 1 and any(True for root in roots for _ in root.children()):
-        return _layers(*roots, ())
+        return _layers(next(iter(roots)), ())
     found: dict[torch.nn.Module, str] = {}
     for root, name in roots.items():
         for path, module in root.named_modules():

@@ -59,9 +59,6 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._inductor": {
         "cpu_vec_isa": ("know the processor's kinds of vectors", VECTORS),
-        "cpu_vec_isa.valid_vec_isa_list": ("try them one after the other", VECTORS),
-        "cpu_vec_isa.x86_isa_checker": ("know those that the processor has", VECTORS),
-        "cpu_vec_isa.supported_vec_isa_list": ("know those that Inductor has", VECTORS),
         "config": ("set and read Inductor's settings", REGIONS),
         "config.patch": ("set them for one region", REGIONS),
         "config.post_grad_custom_post_pass": ("run the pass that says strides", STRIDES),
@@ -95,6 +92,11 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._inductor.compile_fx": {"compile_fx_inner": ("compile a graph of operators", REGIONS)},
     "torch._inductor.cpp_builder": {
         "get_cpp_compiler": ("know the C++ compiler", FINISHED, FOUND_AGAIN),
+    },
+    "torch._inductor.cpu_vec_isa": {
+        "supported_vec_isa_list": ("know the kinds of vectors that Inductor has", VECTORS),
+        "valid_vec_isa_list": ("try them one after the other", VECTORS),
+        "x86_isa_checker": ("know those that the processor has", VECTORS),
     },
     "torch._inductor.custom_graph_pass": {
         "CustomGraphPass": ("say which strides results are to have", STRIDES),
