@@ -1,4 +1,4 @@
-"""Kinds of vectors, which Inductor tries when it asks for them."""
+"""Kinds of vectors: Inductor tries one after the other, until one works."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typing import Any
 from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.names import VECTORS
 
-__all__ = ["Vectors", "try_few"]
+__all__ = ["Vectors", "several_kinds", "try_few"]
 
 
 class Vectors(Sequence[Any]):
@@ -47,23 +47,29 @@ class Vectors(Sequence[Any]):
         return any(True for _ in self)
 
 
-@functools.cache
+def several_kinds() -> bool:
+    """Tell whether processors of this kind may have several kinds of vectors for Inductor."""
+    return platform.machine() in ("x86_64", "AMD64") and sys.platform in ("linux", "win32")
+
+
 def try_few() -> None:
     """Let Inductor try kinds of vectors one after the other, until it has what it asks for.
 
     What it finds is the same, for torch.compile, too.
     """
-    # Elsewhere there is one kind, or none.
-    if platform.machine() not in ("x86_64", "AMD64") or sys.platform not in ("linux", "win32"):
-        return
-    if is_lost(VECTORS):
+    if is_lost(VECTORS) or not several_kinds():
         return
     from tj_inductor.adapter.names import cpu_vec_isa
 
-    @functools.cache
-    def valid_vec_isa_list() -> Any:
-        has = cpu_vec_isa.x86_isa_checker()
-        kinds = cpu_vec_isa.supported_vec_isa_list
-        return Vectors([kind for kind in kinds if all(flag in has for flag in str(kind).split())])
+    if cpu_vec_isa.valid_vec_isa_list is not _kinds:
+        cpu_vec_isa.valid_vec_isa_list = _kinds
 
-    cpu_vec_isa.valid_vec_isa_list = valid_vec_isa_list
+
+@functools.cache
+def _kinds() -> Any:
+    """Inductor's function of the kinds that work, which the processor has."""
+    from tj_inductor.adapter.names import cpu_vec_isa
+
+    has = cpu_vec_isa.x86_isa_checker()
+    kinds = cpu_vec_isa.supported_vec_isa_list
+    return Vectors([kind for kind in kinds if all(flag in has for flag in str(kind).split())])
