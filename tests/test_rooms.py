@@ -31,7 +31,7 @@ ROOMS = {
     "tj_torch": (
         "installation", "torch_private", "runtime", "ops", "guards", "eager", "functionalize",
         "glue", "capture", "dispatch", "package", "backend", "extend", "internal", "demo", "doctor",
-        "differences", "layers", "new_plugin", "plugin",
+        "differences", "layer_outputs", "new_plugin", "plugin",
     ),
     "tj_torch.ops": (
         "errors", "fakes", "sizes", "values", "naming", "context", "settings", "facts", "expansion",

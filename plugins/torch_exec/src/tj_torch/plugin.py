@@ -81,7 +81,7 @@ def tj_dialects() -> tuple[Dialect, ...]:
 
 @hookimpl
 def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
-    from tj_torch import differences, layers
+    from tj_torch import differences, layer_outputs
     from tj_torch.capture import autocast_notes, levels, raising_calls
     from tj_torch.capture.dynamo import trace_limits
     from tj_torch.capture.dynamo.features import TABLE
@@ -91,7 +91,7 @@ def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
     from tj_torch.torch_private.tables import registered
 
     captured = (
-        autocast_notes.rules(), differences.rules(), facts.rules(), layers.rules(),
+        autocast_notes.rules(), differences.rules(), facts.rules(), layer_outputs.rules(),
         levels.rules(), raising_calls.rules(), trace_limits.rules(), registered(TABLE),
         wrappers.rules(),
     )  # fmt: skip
