@@ -13,6 +13,8 @@ import torch
 from tj_torch.differences import figures
 from torch import nn
 
+pytestmark = pytest.mark.sampled(3)
+
 X = torch.linspace(-1, 1, 12).view(3, 4)
 PLUGINS = ["torch", "autograd"]
 

@@ -7,6 +7,8 @@ import tj_core as tj
 import torch
 from torch import nn
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class Block(nn.Module):
     """Two layers, and a product with a weight of its own."""
