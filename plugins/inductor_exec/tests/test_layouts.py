@@ -102,6 +102,7 @@ def test_dimensions_of_size_one_have_eager_strides(fusing: Any, threads: int) ->
 OF_SIZE_ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a product": lambda x: x.sin().t() * 2,
     "a gradient": lambda x: x.t().sin().t(),
+    "operands laid out alike": lambda x: (x.as_strided((4, 1, 2, 1), (2, 1, 1, 1)) * x[0]).sin(),
     "what is used again": lambda x: (x.sin().t() * 2).exp().cumsum(0).t() * 2,
 }
 

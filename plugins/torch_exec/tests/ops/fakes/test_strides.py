@@ -131,6 +131,36 @@ def test_pointwise_operations_on_what_was_transposed(name: str) -> None:
         assert POINTWISE[name](mode.from_tensor(x)).stride() == POINTWISE[name](x).stride()
 
 
+ELEMENTWISE = {
+    "one": lambda x, y: x.sin(),
+    "one of two": lambda x, y: x + x.detach(),
+    "two": lambda x, y: x * y,
+    "three": lambda x, y: torch.where(x > 0, x, y),
+    "a number": lambda x, y: x * 2,
+    "a number that the kernel has": lambda x, y: x**2,
+    "a number for two": lambda x, y: torch.lerp(x, y, 0.5),
+    "a tensor without dimensions": lambda x, y: x.clamp_min(torch.tensor(0.5)),
+    "a copy": lambda x, y: x.clone(),
+    "a limit": lambda x, y: torch.nn.functional.hardtanh(x),
+    "a gradient": lambda x, y: torch.ops.aten.threshold_backward(x, y, 0.5),
+    "integers": lambda x, y: x.long() / y.long(),
+    "a triangle": lambda x, y: x.tril() if x.ndim > 1 else x.cos(),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise_operations_on_dimensions_of_size_one(name: str) -> None:
+    """Kernels take what seems contiguous for contiguous; formulas keep strides of arguments."""
+    draw, found = random.Random(0), ELEMENTWISE[name]
+    for _ in range(40):
+        x = strided(draw)
+        y = draw.choice([torch.ones_like(x), torch.ones(x.shape), x + 0])
+        with fake_mode() as mode:
+            fakes = mode.from_tensor(x), mode.from_tensor(y)
+            got = found(*fakes)
+        assert got.stride() == found(x, y).stride(), (x.shape, x.stride(), y.stride())
+
+
 def test_strides_that_the_program_reads() -> None:
     def f(x: Any) -> Any:
         y = x.transpose(1, 2).view(1, 4, 3, 2)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tj_torch.capture.dynamo import (
     class_answers,
     class_probes,
+    computed_attributes,
     corrections,
     enums,
     lists_and_sets,
@@ -126,6 +127,13 @@ CLASSES: tuple[Correction, ...] = (
         unnoticed(missing_attributes.guard_missing_attributes),
         None,
         class_probes.missing_attributes,
+    ),
+    Correction.of(
+        "computed attributes",
+        "a property, or a __getattr__, runs as often as the program asks for what it computes",
+        unnoticed(computed_attributes.compute_once),
+        Needs(names=names("hasattr getattr")),
+        class_probes.computed_attributes,
     ),
 )
 """The corrections, a part of `tj_torch.capture.dynamo.features.FEATURES`."""

@@ -8,6 +8,7 @@ __all__ = [
     "answers",
     "attributes",
     "checks",
+    "computed_attributes",
     "enum_members",
     "lists_and_sets",
     "made_classes",
@@ -184,4 +185,19 @@ def f(x):
         return x * getattr(g, 'n', 3)
 """,
     "f(x)", "setattr(g, 'n', 5)", "f(x)", "setattr(h, 'n', 7)", "f(x)", "delattr(g, 'n')", "f(x)",
+)  # fmt: skip
+
+computed_attributes = equal_to_eager(
+    """
+x = torch.ones(2)
+class H:
+    n = 0
+    @property
+    def p(self):
+        self.n += 1
+        return self.n
+h = H()
+def f(x): return x * hasattr(h, 'p') * getattr(h, 'p', 7)
+""",
+    "f(x)", "f(x)", "h.n",
 )  # fmt: skip

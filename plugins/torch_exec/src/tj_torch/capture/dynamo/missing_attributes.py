@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from tj_torch.capture.dynamo.computed_attributes import guard_absence, is_computed
 from tj_torch.capture.dynamo.patches import forget_handlers, stop
 from tj_torch.torch_private.replacement import has, replace
 
@@ -75,8 +76,10 @@ def _guard(variable: Any, name: Any) -> None:
         if isinstance(value, enum.Enum) and not hasattr(value, attribute):
             stop(f"{type(value).__qualname__}.{value.name} may get an attribute")
         return
+    if is_computed(value, attribute):  # by code that is traced, whose conditions are guarded
+        guard_absence(variable, attribute)
+        return
     read = getattr(type(value), "__getattr__", None)
-    # A `__getattr__` of the program's is traced, and its conditions are guarded.
     plain = type(value).__getattribute__ in _USUAL and read in (None, nn.Module.__getattr__)
     if not plain or isinstance(value, type) or hasattr(value, attribute):
         return  # of classes, lookups are guarded

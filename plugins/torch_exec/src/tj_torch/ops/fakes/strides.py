@@ -120,7 +120,8 @@ def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs:
     """
     first, second = map(_operand, args[:2])
     if all(isinstance(a, torch.Tensor) and _is_plain(a) for a in (first, second)):
-        return torch.add(_meta(first), _meta(second)).stride()
+        metas = (_meta(first), _meta(second))
+        return _of_alike(metas, result.shape) or torch.add(*metas).stride()
     if isinstance(first, torch.Tensor) and first.ndim == result.ndim:
         order = _order(first)
         if order is not None and all(map(_same, first.shape, result.shape)):
@@ -196,21 +197,57 @@ def _of_empty(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwarg
 def _of_pointwise(
     func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any
 ) -> Strides:
-    """On the CPU, kernels take a number for a tensor without dimensions, which has a say.
+    """Where all operands are laid out alike, the result is; else as for tensors without data.
 
-    On other devices, that of fake tensors among them, they take it for no operand.
+    On the CPU, kernels take a number for a tensor without dimensions, which has a say; on other
+    devices, that of fake tensors among them, they take it for no operand.
     """
-    if func._overloadname == "Scalar" and hasattr(func._overloadpacket, "Tensor"):
-        func = func._overloadpacket.Tensor
-    schema = func._schema
-    operands = [str(p.type) == "Tensor" for p in schema.arguments[: len(args)]]
-    given = [_operand(a) if is_one else a for a, is_one in zip(args, operands, strict=True)]
-    if schema.is_mutable or not any(isinstance(a, torch.Tensor) and a.ndim == 0 for a in given):
+    given = _operands(func, args)
+    known = all(_is_plain(a) for a in args if isinstance(a, torch.Tensor))
+    if func in _COMPOSED or func._schema.is_mutable or not known or len(given) not in _LIKE:
         return tuple(result.stride())
-    if not all(_is_plain(a) for a in args if isinstance(a, torch.Tensor)):
-        return tuple(result.stride())
-    metas = [_meta(a) if isinstance(a, torch.Tensor) else a for a in given]
-    return tuple(func(*metas, **kwargs).stride())
+    if func is aten.threshold_backward.default:
+        given.reverse()  # as its kernel has them
+    metas = [torch.empty_strided(a.shape, a.stride(), device="meta") for a in given]
+    if result.is_floating_point() and func is not aten.where.self:
+        # Integers are cast first, to tensors without gaps.
+        gaps = [
+            not (a.is_floating_point() or private.is_dense(m))
+            for a, m in zip(given, metas, strict=True)
+        ]
+        metas = [torch.empty_like(m) if gap else m for m, gap in zip(metas, gaps, strict=True)]
+    strides = _of_alike(metas, result.shape)
+    return tuple(_LIKE[len(given)](*metas).stride()) if strides is None else strides
+
+
+_LIKE: dict[int, Callable[..., torch.Tensor]] = {1: torch.neg, 2: torch.add, 3: torch.addcmul}
+"""Operators without a formula in Python, by their number of operands: all give equal strides."""
+
+
+def _operands(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The operands of an elementwise operator, with the numbers that count as operands."""
+    takes_number = "scalar" in func._overloadname.lower() and func not in _WITH_NUMBER
+    places = [takes_number or str(p.type) == "Tensor" for p in func._schema.arguments[: len(args)]]
+    given = [_operand(a) if place else a for a, place in zip(args, places, strict=True)]
+    return [a for a in given if isinstance(a, torch.Tensor)]
+
+
+def _of_alike(operands: Sequence[torch.Tensor], shape: Sequence[int]) -> Strides | None:
+    """The strides of a result whose operands have its shape and one layout; else None.
+
+    Kernels look for this first, on devices that have data. Contiguous is who seems so: a dimension
+    of size one may have any stride. The formulas of fake kernels keep that stride.
+    """
+    if any(a.shape != torch.Size(shape) for a in operands):
+        return None
+    if all(a.is_contiguous() for a in operands):
+        return _in_format(shape, torch.contiguous_format)
+    layout = torch.channels_last
+    if len(shape) == 4 and all(a.is_contiguous(memory_format=layout) for a in operands):
+        return _in_format(shape, layout)
+    if len({a.stride() for a in operands}) == 1 and private.is_dense(operands[0]):
+        return tuple(operands[0].stride())
+    return None
 
 
 def _operand(value: Any) -> Any:
@@ -275,11 +312,42 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
     unsafe_view: _of_view,
     torch.ops.aten.expand.default: _of_expand,
     torch.ops.aten.native_group_norm.default: _of_first,
-    torch.ops.aten.empty_like.default: _of_empty,
+    **dict.fromkeys(
+        (
+            aten.empty_like.default,
+            aten.clone.default,
+            aten.deg2rad.default,
+            aten.hardtanh.default,
+            aten.nan_to_num.default,
+            aten.rad2deg.default,
+            aten.relu6.default,
+        ),
+        _of_empty,
+    ),
 }
 """By operator: the strides of the first result, given the arguments and that result."""
 
+_WITH_NUMBER = {
+    aten.pow.Tensor_Scalar,
+    aten.lerp.Scalar,
+    aten.float_power.Tensor_Scalar,
+    aten.float_power.Scalar,
+}
+"""Overloads whose kernel has the number itself, and makes no tensor of it."""
+
+_COMPOSED = {
+    aten.conj_physical.default,
+    aten.frexp.Tensor,
+    aten.isfinite.default,
+    aten.isinf.default,
+    aten.mvlgamma.default,
+    aten.positive.default,
+}
+"""Elementwise operators that may return their argument, or consist of others."""
+
 _ALWAYS: dict[Any, Callable[..., Strides]] = {
+    aten.tril.default: _contiguous,
+    aten.triu.default: _contiguous,
     aten.native_batch_norm.default: _of_first,
     batch_norm_with_update: _of_first,
     native_batch_norm_legit: _of_first,
