@@ -14,6 +14,7 @@ from tj_torch.capture.dynamo import (
     lists_and_sets,
     metaclasses,
     missing_attributes,
+    own_dicts,
     own_methods,
     releases,
 )
@@ -134,6 +135,13 @@ CLASSES: tuple[Correction, ...] = (
         unnoticed(computed_attributes.compute_once),
         Needs(names=names("hasattr getattr")),
         class_probes.computed_attributes,
+    ),
+    Correction.of(
+        "keys of objects",
+        "what vars(x) has is asked in each call",
+        unnoticed(own_dicts.guard_own_dicts),
+        Needs(names=names("vars __dict__")),
+        class_probes.own_dicts,
     ),
 )
 """The corrections, a part of `tj_torch.capture.dynamo.features.FEATURES`."""

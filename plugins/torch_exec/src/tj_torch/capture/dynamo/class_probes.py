@@ -15,6 +15,7 @@ __all__ = [
     "members",
     "metaclasses",
     "missing_attributes",
+    "own_dicts",
     "own_methods",
     "stops",
 ]
@@ -200,4 +201,16 @@ h = H()
 def f(x): return x * hasattr(h, 'p') * getattr(h, 'p', 7)
 """,
     "f(x)", "f(x)", "h.n",
+)  # fmt: skip
+
+own_dicts = equal_to_eager(
+    """
+x = torch.ones(2)
+class H: pass
+h = H()
+def f(x):
+    vars(h)['n'] = vars(h).get('n', 0) + 1
+    return x * len(vars(h))
+""",
+    "f(x)", "f(x)", "h.n", "setattr(h, 'm', 1)", "f(x)",
 )  # fmt: skip
