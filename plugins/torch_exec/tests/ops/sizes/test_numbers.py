@@ -24,6 +24,7 @@ NUMERIC: dict[str, Callable[..., Any]] = {
     "size": lambda x, n: x * ((x.size(0) | (n >> 1)) * 4),
     "abs": lambda x, n: x * abs(n) + abs(n - 9),
     "shape": lambda x, n: x.new_zeros(abs(n) | 1) + x.sum(),
+    "sum": lambda x, n: x * sum([n, True, x.size(0)]),
 }
 
 

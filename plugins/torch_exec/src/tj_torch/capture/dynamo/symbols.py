@@ -42,6 +42,27 @@ def correct_operators(stack: ExitStack) -> None:
     releases.refused_operators(stack, _leave_operators_of_symbols)
     _methods_of_numbers(stack)
     _leave_long_products(stack)
+    _sum_truths(stack)
+
+
+def _sum_truths(stack: ExitStack) -> None:
+    """Let ``sum([n, True])`` add 1: SymPy has no sum of a symbol and a truth value."""
+    from tj_torch.torch_private.dynamo import ConstantVariable, TupleVariable, functions
+
+    def number(variable: Any) -> Any:
+        variable = variable.realize()
+        truth = variable.is_python_constant() and variable.python_type() is bool
+        return ConstantVariable.create(int(variable.as_python_constant())) if truth else variable
+
+    def adding(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            if self.fn is builtins.sum and args and _has_symbols(args[0]):
+                args = [TupleVariable([*map(number, args[0].items)]), *args[1:]]
+            return original(self, tx, args, kwargs)
+
+        return call_function
+
+    replace(stack, functions.PolyfilledFunctionVariable, "call_function", adding)
 
 
 def _is_symbol(variable: Any) -> bool:
