@@ -9,10 +9,12 @@ from tj_torch.capture.dynamo import (
     class_answers,
     class_probes,
     computed_attributes,
+    constructors,
     corrections,
     enums,
     lists_and_sets,
     metaclasses,
+    method_closures,
     missing_attributes,
     own_dicts,
     own_methods,
@@ -142,6 +144,20 @@ CLASSES: tuple[Correction, ...] = (
         unnoticed(own_dicts.guard_own_dicts),
         Needs(names=names("vars __dict__")),
         class_probes.own_dicts,
+    ),
+    Correction.of(
+        "tensors of a size",
+        "torch.Tensor(x.size()) has that size",
+        unnoticed(constructors.unpack_sizes),
+        Needs(names=names("Tensor FloatTensor DoubleTensor LongTensor IntTensor")),
+        class_probes.constructors,
+    ),
+    Correction.of(
+        "closures of methods",
+        "methods of objects that a program makes read and write what they close over",
+        unnoticed(method_closures.leave_closures),
+        None,
+        class_probes.method_closures,
     ),
 )
 """The corrections, a part of `tj_torch.capture.dynamo.features.FEATURES`."""

@@ -9,11 +9,13 @@ __all__ = [
     "attributes",
     "checks",
     "computed_attributes",
+    "constructors",
     "enum_members",
     "lists_and_sets",
     "made_classes",
     "members",
     "metaclasses",
+    "method_closures",
     "missing_attributes",
     "own_dicts",
     "own_methods",
@@ -213,4 +215,28 @@ def f(x):
     return x * len(vars(h))
 """,
     "f(x)", "f(x)", "h.n", "setattr(h, 'm', 1)", "f(x)",
+)  # fmt: skip
+
+method_closures = equal_to_eager(
+    """
+x = torch.ones(2)
+def make():
+    log = []
+    class H:
+        def m(self): log.append(len(log))
+    return H, log
+H, log = make()
+def f(x):
+    H().m()
+    return x * 2
+""",
+    "f(x)", "f(x)", "log",
+)  # fmt: skip
+
+constructors = equal_to_eager(
+    """
+x = torch.ones(2, 3)
+def f(x): return x * 2, torch.Tensor(x.size()).shape
+""",
+    "f(x)", "f(x)",
 )  # fmt: skip
