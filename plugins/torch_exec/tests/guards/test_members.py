@@ -242,3 +242,20 @@ def test_data_of_a_class_that_a_program_counts_with() -> None:
         g(X)
         Counter.calls += 1
     assert tj.stats(g).misses == 1
+
+
+def test_a_method_whose_code_is_replaced() -> None:
+    """As a notebook does that loads an edited module again."""
+
+    class Scaling:
+        def scale(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    def edited(self: Scaling, x: torch.Tensor) -> torch.Tensor:
+        return x * 9
+
+    scaling = Scaling()
+    jitted = tj.jit(lambda x: scaling.scale(x) + 1)
+    torch.testing.assert_close(jitted(X), X * 2 + 1)
+    Scaling.scale.__code__ = edited.__code__
+    torch.testing.assert_close(jitted(X), X * 9 + 1)

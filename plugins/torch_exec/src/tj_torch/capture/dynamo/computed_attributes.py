@@ -89,7 +89,11 @@ def _read_once(stack: ExitStack) -> None:
 
 def guard_absence(variable: Any, name: str) -> None:
     """Guard that an object has no attribute of its own, which would be found first."""
-    from tj_torch.torch_private.dynamo import GuardBuilder, install_guard
+    from tj_torch.torch_private.dynamo import GuardBuilder, InstructionTranslator, install_guard
+
+    effects = InstructionTranslator.current_tx().output.side_effects
+    if effects.has_pending_mutation_of_attr(variable, name):  # the program has set it
+        return
 
     own = _dict_of(variable.value)
     by_property = isinstance(inspect.getattr_static(type(variable.value), name, None), property)
