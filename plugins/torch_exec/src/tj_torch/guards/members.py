@@ -137,7 +137,7 @@ def _conditions(lookup: Lookup) -> Iterator[Condition]:
     if isinstance(lookup.found, types.FunctionType) and not is_pytorchs(lookup.cls):
         # A notebook that loads an edited module again gives the function other code.
         code, text = lookup.found.__code__, f"{lookup.cls.__qualname__}.{lookup.name} has its code"
-        yield _Condition(f"{member.expression}.__code__", member.owner, code, text)
+        yield Condition(f"{member.expression}.__code__", member.owner, code, text)
     if lookup.cls not in lookup.without:  # `super()`; else the first condition includes it
         yield from (_lacks(cls, lookup.name) for cls in lookup.without)
 
