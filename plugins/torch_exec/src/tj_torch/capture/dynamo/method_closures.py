@@ -40,7 +40,7 @@ def leave_closures(stack: ExitStack) -> None:
 
 
 def _held(function: FunctionType, effects: Any) -> Iterator[object]:
-    """What a function closes over, or has as defaults, that the capture does not know."""
+    """Values that a function closes over, or has as defaults, and the capture does not know."""
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
     for cell in function.__closure__ or ():
