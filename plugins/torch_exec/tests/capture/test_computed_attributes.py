@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_torch.capture.dynamo.releases import own_dicts
 
 X = torch.arange(1.0, 4.0)
 
@@ -111,6 +112,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:tj. .*reads the dict of an object:tj_core.TjWarning")  # 2.10
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_code_runs_as_often_as_in_eager(program: Callable[[], Given]) -> None:
     def seen(jit: Callable[..., Any]) -> list[Any]:
@@ -129,4 +131,5 @@ def test_code_runs_as_often_as_in_eager(program: Callable[[], Given]) -> None:
         return jitted[0]
 
     torch.testing.assert_close(seen(jit), seen(lambda f: f))
-    assert not tj.stats(jitted[0]).fallbacks
+    breaks = program in (in_a_module, own_dict) and own_dicts() is None
+    assert breaks or not tj.stats(jitted[0]).fallbacks

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
+from tj_torch.capture.dynamo.patches import leave_frames
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -19,11 +20,15 @@ __all__ = ["guard_own_dicts"]
 
 
 def guard_own_dicts(stack: ExitStack) -> None:
-    """Guard the keys that the program asks for, in dicts of objects that were there before."""
+    """Guard the keys that the program asks for, in dicts of objects that were there before.
+
+    Up to 2.11 the graph breaks in functions that read such dicts.
+    """
     from tj_torch.torch_private.dynamo import GuardBuilder, install_guard
 
     own = releases.own_dicts()
     if own is None:
+        leave_frames(stack, _reads, "reads the dict of an object")
         return
 
     def all_keys(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,6 +56,12 @@ def guard_own_dicts(stack: ExitStack) -> None:
     replace(stack, own, "__init__", _noting)
     replace(stack, own, "install_dict_keys_match_guard", all_keys)
     replace(stack, own, "install_dict_contains_guard", one_key)
+
+
+def _reads(instruction: Any) -> bool:
+    """Test for an instruction that loads ``vars`` or an attribute ``__dict__``."""
+    names = {"vars": ("LOAD_GLOBAL", "LOAD_NAME"), "__dict__": ("LOAD_ATTR", "LOAD_METHOD")}
+    return instruction.opname in names.get(str(instruction.argval), ())
 
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
