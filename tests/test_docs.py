@@ -111,7 +111,13 @@ def a_fresh_process(folder: Path) -> Iterator[dict[str, Any]]:
         yield vars(module)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+# The example of the first page runs wherever a share of the tests does.
+RUN = [
+    pytest.param(p, id=p.name, marks=[pytest.mark.probe] if p.parent == ROOT else []) for p in PAGES
+]
+
+
+@pytest.mark.parametrize("path", RUN)
 def test_the_examples_run_and_print_what_the_page_says(path: Path, tmp_path: Path) -> None:
     page = path.read_text("utf-8")
     if re.search(r"^import torch\b", page, re.MULTILINE):
