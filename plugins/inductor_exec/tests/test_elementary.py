@@ -33,6 +33,7 @@ LARGEST = {"exp": 1.3e-7, "sigmoid": 2e-7, "tanh": 4e-7, "expm1": 1.3e-7}
 """Largest relative errors."""
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("simdlen", [None, 256, 1])
 @pytest.mark.parametrize("name", LARGEST)

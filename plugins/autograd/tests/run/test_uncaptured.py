@@ -21,9 +21,12 @@ pytestmark = [
 ]
 
 PACKAGES = ("tj_core", "tj_torch", "tj_autograd")
-PROGRAMS = ("conformance", "demo.py", "dispatch/module.py", "dispatch/autocast.py")
+PROGRAMS = (
+    *("conformance", "demo.py", "dispatch/module.py", "dispatch/autocast.py"),
+    "layer_outputs.py",
+)
 """Files of the packages that are programs, which Dynamo may
-capture; the last two call jitted ones.
+capture; those of ``dispatch`` call jitted ones.
 """
 
 

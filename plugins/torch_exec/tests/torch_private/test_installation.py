@@ -165,6 +165,7 @@ def test_the_first_compile_settles(
     assert unsettled == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unknown")
 def test_the_probes_run_in_a_process_of_their_own() -> None:
     assert probing._in_a_process([TABLE]) == {"tj-torch": {}}
@@ -311,6 +312,7 @@ def test_a_plugin_of_others_is_probed_and_its_losses_are_said(
     assert OTHER.lost.keys() == {"a name", "idle"}
 
 
+@pytest.mark.slow
 def test_doctor_lists_plugins_of_others(other: Any) -> None:
     from tj_torch.doctor import findings
 
