@@ -34,6 +34,7 @@ REFUSED = {
     "allclose": "cannot be captured whole",
     "linalg.lstsq": "cannot be captured whole",
     "nn.functional.linear_cross_entropy.chunked": "has no place in a package",
+    "nn.functional.linear_cross_entropy.chunked_none": "has no place in a package",
     "nn.functional.triplet_margin_with_distance_loss": "has no place in a package",
     "sparse.sampled_addmm": "cannot be captured whole",
 }
