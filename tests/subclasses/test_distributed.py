@@ -30,6 +30,7 @@ def test_a_program_on_one_process(name: str, tmp_path: Path) -> None:
     assert mine == eagers
 
 
+@pytest.mark.slow
 def test_all_programs_on_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """With dense programs and traced gradients: no collective is lost, and none runs twice."""
     monkeypatch.setenv("TJ_PLUGINS", "torch,autograd,subclass")

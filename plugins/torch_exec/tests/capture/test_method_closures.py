@@ -74,7 +74,7 @@ def a_context() -> Given:
 
 
 @pytest.mark.parametrize("program", [a_list, an_object, a_default, a_context])
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("ignore::tj_core.TjWarning")
 def test_what_methods_close_over_is_written(program: Callable[[], Given]) -> None:
     def seen(jit: Callable[..., Any]) -> list[Any]:
         f, look = program()
