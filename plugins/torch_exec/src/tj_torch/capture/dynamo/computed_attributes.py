@@ -13,9 +13,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from tj_torch.capture.dynamo.patches import forget_handlers
+from tj_torch.capture.dynamo.patches import forget_handlers, is_pytorchs
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -132,7 +130,7 @@ def _or_default(tx: Any, default: Any, read: Callable[[], Any]) -> Any:
 
 
 def is_computed(value: object, name: str) -> bool:
-    """Test if Python code computes attribute ``name`` of ``value``, and not `nn.Module`'s."""
+    """Test if Python code computes attribute ``name`` of ``value``, and not PyTorch's."""
     kind, own = type(value), _dict_of(value) or ()
     found = inspect.getattr_static(kind, name, None)
     if isinstance(found, property):
@@ -143,7 +141,8 @@ def is_computed(value: object, name: str) -> bool:
     if found is not None or name in own:
         return False
     read = inspect.getattr_static(kind, "__getattr__", None)
-    return isinstance(read, FunctionType) and read is not vars(nn.Module)["__getattr__"]
+    # `torch.ops` keeps what it has computed, and `nn.Module` computes nothing.
+    return isinstance(read, FunctionType) and not is_pytorchs(read.__code__)
 
 
 def _dict_of(value: object) -> dict[str, Any] | None:
