@@ -46,9 +46,9 @@ class Transform:
 
     ``produces`` is the stage that the trace has reached after this transform, for the owner of a
     stage; None for a transform that stays inside the stage. Inside a stage, transforms run in the
-    order of their plugins if the config gives one, else by descending ``priority``, then by name.
-    Plugins' transforms that produce a stage come last. Those of a `tj.jit` call follow, by
-    priority, else as given.
+    order of their plugins if the config gives one, else by descending ``priority``, then by name;
+    those that produce a stage come last of these. The transforms of a `tj.jit` call come after all
+    of the plugins', by priority, else as given.
 
     ``falls_back``: a program on which the transform fails runs without tj, with a warning that
     names the transform; if False, the failure is the plugin's error. ``reads`` names tags that only

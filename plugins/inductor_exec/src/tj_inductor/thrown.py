@@ -100,8 +100,9 @@ def _shared(source: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 
 def _closing(source: str, opened: int) -> int:
-    """Position of the brace that closes the one at ``opened``;
-    kernels have no braces in strings.
+    """Position of the brace that closes the one at ``opened``.
+
+    Kernels have no braces in strings.
     """
     depth = 0
     for found in BRACE.finditer(source, opened):

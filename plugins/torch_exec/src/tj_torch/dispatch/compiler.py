@@ -122,7 +122,7 @@ class GraphCompiler:
         sources: Mapping[int, str],
         parameters: Sequence[str],
     ) -> Callable[..., Any]:
-        """Compile ``graph`` for ``values``, of which other ones are leaves than of its examples.
+        """Compile ``graph`` for ``values``, which differ from its examples in being leaves.
 
         The guards hold for these values, too. The new compilation is a variant of ``first``.
         Returns the graph's own forward if the compilation fails.

@@ -28,7 +28,9 @@ __all__ = [
     "guard_members",
     "guard_methods",
     "guard_sizes",
+    "is_pythons",
     "is_pytorchs",
+    "is_replaceable",
     "member_conditions",
     "running_members",
     "size_conditions",
@@ -75,7 +77,7 @@ def guard_members(guards: Guards, lookups: Iterable[Lookup]) -> None:
 def member_conditions(lookups: Iterable[Lookup]) -> Iterator[Condition]:
     """Conditions that each of ``lookups`` finds the same member, where it may be replaced."""
     for lookup in map(_general, lookups):
-        yield from (c for c in _conditions(lookup) if _replaceable(c.owner))
+        yield from (c for c in _conditions(lookup) if is_replaceable(c.owner))
 
 
 def size_conditions(classes: Iterable[type]) -> Iterator[Condition]:
@@ -84,7 +86,7 @@ def size_conditions(classes: Iterable[type]) -> Iterator[Condition]:
     Python asks for those that a class lacks, too, and Dynamo asks in many places.
     """
     for cls in dict.fromkeys(base for derived in classes for base in derived.__mro__):
-        if _replaceable(cls) and not is_pytorchs(cls):
+        if is_replaceable(cls) and not is_pytorchs(cls):
             yield _of_size(cls)
 
 
@@ -96,7 +98,7 @@ def guard_sizes(guards: Guards, classes: Iterable[type]) -> None:
 def guard_methods(guards: Guards, classes: Iterable[type]) -> None:
     """Guard that ``classes`` have the same methods as now, and no others."""
     changes = (c for cls in classes for c in _unchanged(cls))
-    _guard(guards, (c for c in changes if _replaceable(c.owner)))
+    _guard(guards, (c for c in changes if is_replaceable(c.owner)))
 
 
 def _guard(guards: Guards, conditions: Iterable[Condition]) -> None:
@@ -119,11 +121,14 @@ def is_pytorchs(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "torch"
 
 
-def _replaceable(cls: type) -> bool:
+def is_pythons(cls: type) -> bool:
+    """Test for a class of Python's standard library."""
+    return cls.__module__.partition(".")[0] in sys.stdlib_module_names
+
+
+def is_replaceable(cls: type) -> bool:
     """Test for a class whose members a program may replace: none of the standard library's."""
-    return not cls.__flags__ & _IMMUTABLE and (
-        cls.__module__.partition(".")[0] not in sys.stdlib_module_names
-    )
+    return not cls.__flags__ & _IMMUTABLE and not is_pythons(cls)
 
 
 def _conditions(lookup: Lookup) -> Iterator[Condition]:

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.capture.dynamo.patches import forget_handlers, is_pytorchs
+from tj_torch.capture.dynamo.patches import is_pytorchs, replace_getattr
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["compute_once", "guard_absence", "is_computed"]
+__all__ = ["compute_once", "dict_of", "guard_absence", "is_computed"]
 
 
 def compute_once(stack: ExitStack) -> None:
@@ -59,30 +59,13 @@ def _ask_once(stack: ExitStack) -> None:
 
 def _read_once(stack: ExitStack) -> None:
     """Let ``getattr`` with a default read what is computed, instead of asking for it first."""
-    from tj_torch.torch_private.dynamo import builtin
 
-    def reading(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _call_getattr(self: Any, tx: Any, args: Any, *rest: Any) -> Any:
-            if len(args) < 3 or not _computes(*args[:2]):
-                return original(self, tx, args, *rest)
-            return _or_default(tx, args[2], lambda: original(self, tx, args[:2], *rest))
+    def reading(tx: Any, args: list[Any], read: Callable[..., Any]) -> Any:
+        if len(args) < 3 or not _computes(*args[:2]):
+            return read(*args)
+        return _or_default(tx, args[2], functools.partial(read, *args[:2]))
 
-        return _call_getattr
-
-    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_getattr(self: Any, tx: Any, obj: Any, name: Any, *default: Any) -> Any:
-            if not default or not _computes(obj, name):
-                return original(self, tx, obj, name, *default)
-            return _or_default(tx, default[0], lambda: original(self, tx, obj, name))
-
-        return call_getattr
-
-    own = getattr(builtin, "GetAttrBuiltinVariable", None)
-    if own is not None:
-        replace(stack, own, "_call_getattr", reading)
-    else:  # up to 2.11
-        forget_handlers(stack, getattr)
-        replace(stack, builtin.BuiltinVariable, "call_getattr", calling)
+    replace_getattr(stack, reading)
 
 
 def guard_absence(variable: Any, name: str) -> None:
@@ -93,7 +76,7 @@ def guard_absence(variable: Any, name: str) -> None:
     if effects.has_pending_mutation_of_attr(variable, name):  # the program has set it
         return
 
-    own = _dict_of(variable.value)
+    own = dict_of(variable.value)
     by_property = isinstance(inspect.getattr_static(type(variable.value), name, None), property)
     if own is not None and name not in own and not by_property:
         create = functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr=name)
@@ -131,7 +114,7 @@ def _or_default(tx: Any, default: Any, read: Callable[[], Any]) -> Any:
 
 def is_computed(value: object, name: str) -> bool:
     """Test if Python code computes attribute ``name`` of ``value``, and not PyTorch's."""
-    kind, own = type(value), _dict_of(value) or ()
+    kind, own = type(value), dict_of(value) or ()
     found = inspect.getattr_static(kind, name, None)
     if isinstance(found, property):
         return isinstance(found.fget, FunctionType)
@@ -145,7 +128,8 @@ def is_computed(value: object, name: str) -> bool:
     return isinstance(read, FunctionType) and not is_pytorchs(read.__code__)
 
 
-def _dict_of(value: object) -> dict[str, Any] | None:
+def dict_of(value: object) -> dict[str, Any] | None:
+    """The attributes that an object has itself; None if it has no dict."""
     try:
         found: dict[str, Any] = object.__getattribute__(value, "__dict__")
     except AttributeError:

@@ -7,12 +7,12 @@ the capture, and what the method adds to a list, or sets on an object, is lost.
 from __future__ import annotations
 
 import enum
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.patches import is_pytorchs, stop
+from tj_torch.guards import members
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -56,5 +56,5 @@ def _may_change(value: object) -> bool:
     kind = type(value)
     if kind in (list, dict, set, bytearray, deque):
         return True
-    known = kind.__module__.partition(".")[0] in (*sys.stdlib_module_names, "torch")
+    known = members.is_pythons(kind) or members.is_pytorchs(kind)
     return not known and not issubclass(kind, enum.Enum | type)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from tj_torch.capture.dynamo.computed_attributes import guard_absence, is_computed
-from tj_torch.capture.dynamo.patches import forget_handlers, stop
+from tj_torch.capture.dynamo.patches import replace_getattr, stop
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -26,11 +26,7 @@ __all__ = ["guard_missing_attributes"]
 
 def guard_missing_attributes(stack: ExitStack) -> None:
     """Guard each attribute that ``getattr`` does not find."""
-    from tj_torch.torch_private.dynamo import (
-        ConstantVariable,
-        InstructionTranslatorBase,
-        builtin,
-    )
+    from tj_torch.torch_private.dynamo import ConstantVariable, InstructionTranslatorBase
 
     def loading(original: Callable[..., Any]) -> Callable[..., Any]:
         def _load_attr(self: Any, attribute: Any) -> Any:
@@ -39,28 +35,13 @@ def guard_missing_attributes(stack: ExitStack) -> None:
 
         return _load_attr
 
-    def reading(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _call_getattr(self: Any, tx: Any, args: Any, *rest: Any) -> Any:
-            _guard(*args[:2])
-            return original(self, tx, args, *rest)
-
-        return _call_getattr
-
-    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_getattr(self: Any, tx: Any, obj: Any, name: Any, *default: Any) -> Any:
-            _guard(obj, name)
-            return original(self, tx, obj, name, *default)
-
-        return call_getattr
+    def reading(tx: Any, args: list[Any], read: Callable[..., Any]) -> Any:
+        _guard(*args[:2])
+        return read(*args)
 
     if has(InstructionTranslatorBase, "_load_attr"):
         replace(stack, InstructionTranslatorBase, "_load_attr", loading)
-    own = getattr(builtin, "GetAttrBuiltinVariable", None)
-    if own is not None:
-        replace(stack, own, "_call_getattr", reading)
-    else:  # up to 2.11
-        forget_handlers(stack, getattr)
-        replace(stack, builtin.BuiltinVariable, "call_getattr", calling)
+    replace_getattr(stack, reading)
 
 
 def _guard(variable: Any, name: Any) -> None:

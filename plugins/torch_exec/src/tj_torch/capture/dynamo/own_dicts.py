@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
+from tj_torch.capture.dynamo.computed_attributes import dict_of
 from tj_torch.capture.dynamo.patches import leave_frames
 from tj_torch.torch_private.replacement import replace
 
@@ -69,14 +70,7 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def init(self: Any, vt: Any, *args: Any, **kwargs: Any) -> None:
         original(self, vt, *args, **kwargs)
-        self.before = _keys(getattr(vt, "value", getattr(vt, "fn", None)))
+        own = dict_of(getattr(vt, "value", getattr(vt, "fn", None)))
+        self.before = None if own is None else frozenset(own)
 
     return init
-
-
-def _keys(value: object) -> frozenset[str] | None:
-    """The attributes that an object has itself; None if it has no dict."""
-    try:
-        return frozenset(object.__getattribute__(value, "__dict__"))
-    except AttributeError:
-        return None

@@ -28,6 +28,7 @@ from tj_torch.capture.dynamo.patches import (
     replace_instruction,
     stop,
 )
+from tj_torch.guards.members import is_replaceable
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -323,11 +324,7 @@ def is_own(cls: type, name: str) -> bool:
 
 def may_change(cls: type) -> bool:
     """Test for a class that a program may change: none of Python's or PyTorch's."""
-    return not cls.__flags__ & _IMMUTABLE and not is_known(cls.__module__)
-
-
-_IMMUTABLE = 1 << 8
-"""``Py_TPFLAGS_IMMUTABLETYPE``."""
+    return is_replaceable(cls) and not is_known(cls.__module__)
 
 
 def is_known(module: str | None) -> bool:

@@ -25,6 +25,7 @@ __all__ = [
     "is_pytorchs",
     "leave",
     "leave_frames",
+    "replace_getattr",
     "replace_instruction",
     "stop",
     "unprofiled",
@@ -151,6 +152,36 @@ def leave(codes: Iterable[CodeType]) -> None:
 
     for code in codes:
         skip_code(code)
+
+
+def replace_getattr(
+    stack: ExitStack, reading: Callable[[Any, list[Any], Callable[..., Any]], Any]
+) -> None:
+    """Replace how Dynamo calls ``getattr``, until ``stack`` is left.
+
+    ``reading`` gets the interpreter, the arguments, and the function in whose place it is called,
+    which takes arguments one by one.
+    """
+    from tj_torch.torch_private.dynamo import builtin
+
+    def together(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _call_getattr(self: Any, tx: Any, args: Any, *rest: Any) -> Any:
+            return reading(tx, [*args], lambda *given: original(self, tx, [*given], *rest))
+
+        return _call_getattr
+
+    def one_by_one(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_getattr(self: Any, tx: Any, *args: Any) -> Any:
+            return reading(tx, [*args], functools.partial(original, self, tx))
+
+        return call_getattr
+
+    own = getattr(builtin, "GetAttrBuiltinVariable", None)
+    if own is not None:
+        replace(stack, own, "_call_getattr", together)
+    else:  # up to 2.11
+        forget_handlers(stack, getattr)
+        replace(stack, builtin.BuiltinVariable, "call_getattr", one_by_one)
 
 
 def is_pytorchs(code: CodeType) -> bool:
