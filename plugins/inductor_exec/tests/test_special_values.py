@@ -218,3 +218,14 @@ def test_special_values(family: Any, dtype: torch.dtype, monkeypatch: pytest.Mon
     kernels = jitted.__tj__.session.regions.kernels.values()
     assert kernels
     assert all(kernel.failure is None for kernel in kernels)
+
+
+def test_an_infinity_at_a_point_of_interpolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TJ_PLUGINS", "inductor,autograd,torch")
+    session = tj.Session(overrides={"inductor": {"minimum": 1}})
+    x = torch.tensor([[[math.inf, 1.0, 2.0, -math.inf]]])
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, size=3, mode="linear", align_corners=True)
+
+    assert difference(tj.jit(program, session=session)(x), program(x)) is None

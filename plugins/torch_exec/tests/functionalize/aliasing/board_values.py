@@ -39,6 +39,10 @@ def product_of_a_row(new):
     return new.scene(torch.full((3,), torch.nan), new(1, 4), new(4, 3))
 
 
+def between_infinities(new):
+    return new.scene(torch.tensor([[[torch.inf, 1.0, 2.0, -torch.inf]]]))
+
+
 def truths(new):
     return new.scene(torch.ones(3, dtype=torch.bool))
 
@@ -123,6 +127,11 @@ def floor_of_a_quotient(x):
 @known("Inductor, found here", layouts=(quotients,))
 def rest_of_an_infinite_divisor(x):
     return (x % torch.full_like(x, torch.inf)).sin()
+
+
+@known("Inductor, found here", layouts=(between_infinities,))
+def infinity_at_a_point(x):
+    return F.interpolate(x, size=3, mode="linear", align_corners=True).tanh() + 1
 
 
 wrap_body_0 = 3.0
