@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 from tj_inductor.adapter import compiling, modules
 from tj_inductor.adapter.settings import settings
-from tj_inductor.kernels import Collected, Waiting, collecting
+from tj_inductor.kernels import Collected, Compilation, Waiting, collecting
 from torch._inductor.async_compile import AsyncCompile
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -70,6 +72,37 @@ def test_a_kernel_that_is_called_before_it_is_compiled_is_compiled_alone() -> No
         compiled = made(lambda x: (x.sinh() - 1,), x)
         assert torch.allclose(compiled.function([x])[0], x.sinh() - 1)
     assert torch.allclose(compiled.function([x])[0], x.sinh() - 1)
+
+
+def test_kernels_wait_for_a_compiler_that_goes_on() -> None:
+    x = torch.randn(7)
+    with collecting(goes_on=True):
+        first = made(lambda x: (x.sin() * 5,), x)
+        second = made(lambda x: (x.cos() + 7,), x)
+    for compiled, expected in ((first, x.sin() * 5), (second, x.cos() + 7)):
+        assert torch.allclose(compiled.function([x])[0], expected)
+    assert not any(thread.name == "tj-inductor" for thread in threading.enumerate())
+
+
+@pytest.mark.slow
+def test_a_child_of_the_process_compiles_what_its_parent_has_begun() -> None:
+    x = torch.randn(7)
+    with collecting(goes_on=True):
+        compiled = made(lambda x: (x.sin() * 11,), x)
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            os._exit(0 if torch.allclose(compiled.function([x])[0], x.sin() * 11) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_kernel_that_does_not_compile_raises_in_its_first_call() -> None:
+    kernel = Waiting(["float*"], "int nothing;")
+    collected = Collected(kernels=[kernel])
+    kernel.compilation = Compilation(collected)
+    with pytest.raises(Exception, match=r"(?i)error"):
+        kernel(torch.ones(3))
 
 
 def test_other_threads_compile_as_always() -> None:

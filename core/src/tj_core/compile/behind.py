@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tj_core.contract.beside import Beside
     from tj_core.contract.executors import Executor
 
-__all__ = ["Behind"]
+__all__ = ["Behind", "make_usual"]
 
 
 class _Regions(Protocol):
@@ -168,10 +168,7 @@ class Behind:
     def _compile(self) -> bool:
         """Compile what waits now; True if something may wait still."""
         plain, fused = _programs(self._plain), _programs(self._fused)
-        for each in plain:
-            if not each.known:
-                with self._step():
-                    each[each.default]
+        make_usual(self._plain, self._step)
         forms = [[*each.known] for each in plain]
         with self._lock:
             kernels = [kernel for kernel in self.kernels.values() if kernel.waiting]
@@ -189,6 +186,17 @@ class Behind:
         stop_at_exit()
         with self.beside.step():
             yield
+
+
+def make_usual(assembled: Any, step: Callable[[], Any] = contextlib.nullcontext) -> None:
+    """Make the further programs of an ``assembled`` function that no call has made yet.
+
+    They are made in their usual forms; see `Behind.between`.
+    """
+    for each in _programs(assembled):
+        if not each.known:
+            with step():
+                each[each.default]
 
 
 def _programs(assembled: Any) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ class ClaimedProgram:
     ``compiler`` compiles the regions. With ``all_calls``, regions drop no unused call. ``chosen``
     are the chosen strides of inputs. ``hosted`` are symbols of calls that may stand in another
     executor's region; ``fused`` is the trace with regions. With ``wait``, another thread compiles
-    new regions.
+    new regions; with ``begin``, it may finish them.
     """
 
     steps: Steps
@@ -49,6 +49,7 @@ class ClaimedProgram:
     all_calls: bool
     chosen: Mapping[str, Choice]
     wait: bool = False
+    begin: bool = False
     claims: tuple[ClaimRecord, ...] = ()
     implementations: dict[Any, Any] = field(default_factory=dict)
     hosted: frozenset[Symbol] = frozenset()
@@ -97,7 +98,8 @@ class ClaimedProgram:
         """Compile the regions that the program calls, or find them compiled."""
         start = time.perf_counter()
         with self.steps.own("compile regions"), self.steps.blaming():
-            kernels, self.counts = self.compiler.compile(found, self.executors, wait=self.wait)
+            how = {"wait": self.wait, "begin": self.begin}
+            kernels, self.counts = self.compiler.compile(found, self.executors, **how)
         self.implementations |= kernels
         self.steps.spend("compile regions", start)
 
@@ -112,6 +114,13 @@ class ClaimedProgram:
             program = generate(self.steps.latest, made, boxed=boxed, checks=checks)
         self.steps.spend("codegen", start)
         return program
+
+    @property
+    def begun(self) -> bool:
+        """True if another thread may be finishing regions."""
+        fusions = (executor.fusion for executor in self.executors)
+        can = any(fusion is not None and fusion.begin is not None for fusion in fusions)
+        return can and self.begin and self.counts.compiled > 0
 
     @property
     def kernels(self) -> tuple[RegionKernel, ...]:

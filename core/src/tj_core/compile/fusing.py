@@ -54,10 +54,12 @@ class FusedRegions:
         executors: Sequence[Executor],
         *,
         wait: bool = False,
+        begin: bool = False,
     ) -> tuple[dict[Symbol, RegionKernel], Counts]:
         """The kernels of ``regions``, by symbol, and their counts; compiles new regions.
 
         With ``wait``, those that are not on disk wait for `finish`, which another thread calls.
+        With ``begin``, they may be finished after this call; see `Fusion`.
 
         :raises PluginError: in strict mode, if an executor cannot compile a region.
         """
@@ -66,7 +68,7 @@ class FusedRegions:
             new = [(s, r) for s, r in wanted if self.is_new(r, wait)]
             for name, group in groupby(sorted(new, key=_owner), key=_owner):
                 owner = next(e for e in executors if e.name == name)
-                make = self.later if wait else self.together
+                make = self.later if wait else partial(self.together, begin=begin)
                 make(owner, [region for _, region in group], executors)
             kernels = {symbol: self.kernels[region.key] for symbol, region in wanted}
         kept = sum(self.kernels[region.key].kept for _, region in new)
@@ -83,7 +85,12 @@ class FusedRegions:
         return known is None or (known.waiting and not wait)
 
     def together(
-        self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
+        self,
+        owner: Executor,
+        regions: Sequence[FusionRegion],
+        executors: Sequence[Executor],
+        *,
+        begin: bool = False,
     ) -> None:
         """Compile ``regions`` of one executor together.
 
@@ -91,7 +98,8 @@ class FusedRegions:
         region not recorded, so that the next program tries again.
         """
         kernels = {kernel.region.key: kernel for kernel in self.made(owner, regions, executors)}
-        failed = compiled_or_failed(owner, list(kernels.values()), self.kept_for(executors))
+        kept = self.kept_for(executors)
+        failed = compiled_or_failed(owner, list(kernels.values()), kept, begin=begin)
         wrong = {kernel.region.key for kernel, _ in failed}
         self.kernels |= {key: kernel for key, kernel in kernels.items() if key not in wrong}
         for kernel, error in failed:
@@ -174,13 +182,15 @@ def compiled_or_failed(
     kernels: Sequence[RegionKernel],
     kept: KeptRegions | None,
     step: Step | None = None,
+    *,
+    begin: bool = False,
 ) -> list[tuple[RegionKernel, Exception]]:
     """Compile the regions of ``kernels`` together; after a failure, one by one.
 
     Returns those that failed, with their errors. See `compiled`.
     """
     try:
-        compiled(owner, kernels, kept, step)
+        compiled(owner, kernels, kept, step, begin=begin)
     except Exception:  # one region is the cause
         failed = []
         for kernel in kernels:
@@ -197,19 +207,23 @@ def compiled(
     kernels: Sequence[RegionKernel],
     kept: KeptRegions | None = None,
     step: Step | None = None,
+    *,
+    begin: bool = False,
 ) -> None:
     """Let ``owner`` compile the regions of ``kernels``, or restore them from ``kept``.
 
     Compiled regions are then added to ``kept``; of several processes one compiles each. With
-    ``step``, they are compiled behind a program, which relies on the declared strides.
+    ``step``, they are compiled behind a program, which relies on the declared strides. With
+    ``begin``, compilation may go on after this call; see `Fusion`.
     """
     fusion = owner.fusion
     assert fusion is not None
     made: list[tuple[RegionKernel, FusionRegion, Fused | Decline, bool]] = []
     regions = [_for_executor(k, chooses=step is None) for k in kernels]
     around = step or contextlib.nullcontext
+    together = (fusion.begin if begin else None) or fusion.together or contextlib.nullcontext
     with kept.making(owner, regions) if kept is not None else contextlib.nullcontext():
-        with (fusion.together or contextlib.nullcontext)():
+        with together():
             for kernel, region in zip(kernels, regions, strict=True):
                 with around():
                     made.append((kernel, region, *_made(owner, fusion, region, kept)))

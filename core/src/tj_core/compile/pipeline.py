@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -11,7 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.behind import Behind
+from tj_core.compile.behind import Behind, make_usual
 from tj_core.compile.checked_runs import Checks
 from tj_core.compile.claims import ClaimedProgram
 from tj_core.compile.collection import collecting_less
@@ -45,8 +46,6 @@ from tj_core.passes.dce import dce
 from tj_core.verify.verifier import CHECK_VALUES, Check
 
 if TYPE_CHECKING:
-    import contextlib
-
     from tj_core.compile.codegen import Program
     from tj_core.compile.kept_programs import KeptPrograms
     from tj_core.contract.beside import Beside
@@ -71,7 +70,8 @@ class Pipeline:
     that stage. ``later`` is called for programs that are compiled at their first use: with the
     seconds, and the counts of regions. ``finished`` are the programs that are kept on disk.
     ``notice`` looks at each acquired trace, and may warn of missing plugins. ``progress`` shows on
-    a terminal which pass runs. With ``beside``, regions are compiled behind the program.
+    a terminal which pass runs. With ``beside``, regions are compiled behind the program; with
+    ``begins``, they may be finished while the backward is made.
     """
 
     transforms: Sequence[Ranked]
@@ -90,6 +90,7 @@ class Pipeline:
     progress: Progress = field(default_factory=lambda: Progress(False), compare=False)
     lock: Any = field(default_factory=threading.RLock, compare=False)
     beside: Beside | None = field(default=None, compare=False)
+    begins: bool = field(default=True, compare=False)
 
     @collecting_less()
     def compile(
@@ -216,7 +217,8 @@ class _Run:
         p = pipeline
         steps = Steps([trace], reached, p.expand, p.tags, p.check, p.strict, begin=p.progress.step)
         compiler = p.regions or FusedRegions(p.tags, p.strict)
-        claimed = ClaimedProgram(steps, p.executors, p.tables, compiler, not p.dce, chosen, wait)
+        how = not p.dce, chosen, wait, p.begins and not wait
+        claimed = ClaimedProgram(steps, p.executors, p.tables, compiler, *how)
         return cls(p, steps, claimed, Recall(steps), sizes=sizes, reason=reason)
 
     def __post_init__(self) -> None:
@@ -360,6 +362,10 @@ class _Run:
             late = partial(self.part, add=weakref.WeakMethod(behind.add))
             slow = self.assembled(plain, replace(self.late, compile=late))
             function = behind.between(slow, function)
+        elif self.claimed.begun:
+            # While another thread finishes the forward's regions. What fails raises in a backward.
+            with contextlib.suppress(Exception):
+                make_usual(function)
         for wrapper in self.outcomes.wrappers:
             function = wrapper.wrap(function, _Recompiler(self))
             if wrapper.epilogue is not None:

@@ -151,6 +151,9 @@ class Fusion:
     at least ``minimum`` calls that compute, views not counted. ``hosts``: calls that other
     executors claimed and declare `traceable` may stand in its regions. ``together``, if given, is
     entered around the `fuse` and `restore` calls of one program, and may compile on exit.
+    ``begin``, if given, is entered in its place where a program may be returned before it is
+    compiled: after exit, compilation goes on in another thread, and a function waits for it in its
+    first call, which raises where it failed. The backward of the program is made meanwhile.
 
     ``whole``, if given, looks at calls that can stand in one region. True keeps them in one, even
     where they repeat each other; else each repeated part is a region, and compiled once. True is
@@ -184,6 +187,7 @@ class Fusion:
     fingerprint: Callable[[], str | None] | None = None
     detached: bool = True
     overwrites: Callable[[TensorProxy], bool] | None = None
+    begin: Callable[[], contextlib.AbstractContextManager[None]] | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -201,6 +205,7 @@ class Fusion:
             fingerprint=OPTIONAL_FUNCTION,
             detached=FLAG,
             overwrites=OPTIONAL_FUNCTION,
+            begin=OPTIONAL_FUNCTION,
         )
         if (self.restore is None) != (self.fingerprint is None):
             raise PluginError("a fusion has both restore and fingerprint, or none of them")

@@ -259,7 +259,10 @@ class Jitted:
         self._spent = _Spent(self.stats, self.name)
         self.options = options
         beside = session.beside if self.compiles_behind else None
-        self.pipeline = replace(pipeline, later=self._spent.add_late, beside=beside)
+        # Where programs are compiled behind calls, one that is there waits for nothing.
+        begins = self.on_miss != "eager"
+        later = self._spent.add_late
+        self.pipeline = replace(pipeline, later=later, beside=beside, begins=begins)
         self.breaks: dict[Fallback, None] = {}
         self.entries: list[Entry] = []
         self.last: Entry | None = None
@@ -324,10 +327,12 @@ class Jitted:
         """Run the session's pipeline on ``acquired`` and count its seconds.
 
         ``sizes`` are the symbolic sizes of the program. If ``complete``, no kernel is left to be
-        compiled behind calls.
+        compiled or finished behind calls.
         """
         reason = self.reason
-        pipeline = replace(self.pipeline, beside=None) if complete else self.pipeline
+        pipeline = self.pipeline
+        if complete:
+            pipeline = replace(pipeline, beside=None, begins=False)
         compilation = pipeline.compile(acquired, boxed=boxed, sizes=sizes, reason=reason)
         self.stats.add(compilation.seconds, compilation.counts)
         return compilation

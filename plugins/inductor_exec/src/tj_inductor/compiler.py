@@ -43,6 +43,15 @@ class Compiler:
         with collecting(together=self.options.one_compile, change=self.changed):
             yield
 
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[None]:
+        """Like `together`, but the compiler goes on after exit, and kernels wait for it."""
+        if not Collected.supported():
+            yield
+            return
+        with collecting(together=self.options.one_compile, change=self.changed, goes_on=True):
+            yield
+
     def changed(self, kernel: str) -> str:
         """Edit the text of a C++ kernel before it is compiled: faster functions, errors that leave
         loops.

@@ -2,12 +2,16 @@
 
 Inductor compiles a file for each kernel. While kernels are collected, a `Waiting` stands for each;
 in the end, one file has all of them, each in a namespace of its own. A call
-of a `Waiting` before the end, from another thread, compiles its kernel alone.
+of a `Waiting` before the end, from another thread, compiles its kernel alone. The compiler may run
+beside the program; then the first call of a kernel waits for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -33,15 +37,18 @@ REPLACED = ("cpp_pybinding", "wait")
 class Waiting:
     """A kernel to be compiled, at the latest by its first call."""
 
-    __slots__ = ("argument_types", "function", "source")
+    __slots__ = ("argument_types", "compilation", "function", "source")
 
     def __init__(self, argument_types: Sequence[str], source: str) -> None:
         self.argument_types = tuple(argument_types)
         self.source = source
+        self.compilation: Compilation | None = None
         self.function: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
         """Run the kernel."""
+        if self.function is None and self.compilation is not None:
+            self.compilation.wait()
         if self.function is None:
             self.function = _alone(self)
         return self.function(*args)
@@ -88,6 +95,36 @@ class Collected:
             scope.update({k: v.function for k, v in waiting.items()})
 
 
+class Compilation:
+    """A thread that compiles the kernels of ``collected``.
+
+    The process does not end before: a compiler that is left alone writes half of a file, which the
+    next process would find, and no lock on it.
+    """
+
+    def __init__(self, collected: Collected) -> None:
+        self.collected = collected
+        self.process = os.getpid()
+        # Inductor's settings are variables of a context.
+        run = functools.partial(contextvars.copy_context().run, self._compile)
+        self.thread = threading.Thread(target=run, name="tj-inductor")
+        for kernel in collected.kernels:
+            kernel.compilation = self
+        self.thread.start()
+
+    def wait(self) -> None:
+        """Wait for the end; kernels without a function have failed."""
+        if os.getpid() == self.process:
+            self.thread.join()
+        else:  # a child of the process, which has no thread
+            self._compile()
+
+    def _compile(self) -> None:
+        # A kernel that fails is compiled alone when it is called, and raises there.
+        with contextlib.suppress(Exception):
+            self.collected.compile()
+
+
 def _has_file() -> bool:
     """Tell whether this PyTorch calls kernels from Python in the form that is counted on."""
     from tj_inductor.adapter.names import CppPythonBindingsCodeCache
@@ -115,10 +152,13 @@ _here = _Here()
 
 
 @contextlib.contextmanager
-def collecting(*, together: bool = True, change: Callable[[str], str] = str) -> Iterator[None]:
+def collecting(
+    *, together: bool = True, change: Callable[[str], str] = str, goes_on: bool = False
+) -> Iterator[None]:
     """Collect the C++ kernels of this thread inside of the block, and compile them on exit.
 
-    They are compiled in one file, or each in its own without ``together``. A nested block leaves
+    They are compiled in one file, or each in its own without ``together``. If the compiler
+    ``goes_on`` after exit, kernels wait for it in their first call. A nested block leaves all of
     that to the outer one.
     """
     if _here.collected is not None:
@@ -128,7 +168,10 @@ def collecting(*, together: bool = True, change: Callable[[str], str] = str) -> 
     try:
         with _replaced.held():
             yield
-        collected.compile()
+        if goes_on and collected.kernels:
+            Compilation(collected)
+        else:
+            collected.compile()
     finally:
         _here.collected = None
 
