@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tj_core.contract.beside import Beside
     from tj_core.contract.executors import Executor
 
-__all__ = ["Behind", "make_usual"]
+__all__ = ["Behind", "make_expected"]
 
 
 class _Regions(Protocol):
@@ -82,7 +82,8 @@ class Behind:
 
         ``programs`` has the further programs of an assembled function, such as backwards: mappings
         from the form of a call to its program, which is made at its first use. ``known`` are the
-        forms made so far, and ``default`` is the usual form.
+        forms made so far, ``usual`` is the form that is asked for most often, and ``expected`` is
+        true if it probably will be.
         """
         self._plain, self._fused = plain, fused
 
@@ -168,7 +169,10 @@ class Behind:
     def _compile(self) -> bool:
         """Compile what waits now; True if something may wait still."""
         plain, fused = _programs(self._plain), _programs(self._fused)
-        make_usual(self._plain, self._step)
+        for each in plain:
+            if not each.known:
+                with self._step():
+                    each[each.usual]
         forms = [[*each.known] for each in plain]
         with self._lock:
             kernels = [kernel for kernel in self.kernels.values() if kernel.waiting]
@@ -188,15 +192,14 @@ class Behind:
             yield
 
 
-def make_usual(assembled: Any, step: Callable[[], Any] = contextlib.nullcontext) -> None:
-    """Make the further programs of an ``assembled`` function that no call has made yet.
+def make_expected(assembled: Any) -> None:
+    """Make the further programs of an ``assembled`` function that calls will probably ask for.
 
     They are made in their usual forms; see `Behind.between`.
     """
     for each in _programs(assembled):
-        if not each.known:
-            with step():
-                each[each.default]
+        if each.expected:
+            each[each.usual]
 
 
 def _programs(assembled: Any) -> tuple[Any, ...]:

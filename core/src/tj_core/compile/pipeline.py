@@ -12,7 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.behind import Behind, make_usual
+from tj_core.compile.behind import Behind, make_expected
 from tj_core.compile.checked_runs import Checks
 from tj_core.compile.claims import ClaimedProgram
 from tj_core.compile.collection import collecting_less
@@ -38,6 +38,7 @@ from tj_core.errors import (
     VerificationError,
     add_note,
 )
+from tj_core.ir.proxy import size_hints
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves
@@ -362,10 +363,11 @@ class _Run:
             late = partial(self.part, add=weakref.WeakMethod(behind.add))
             slow = self.assembled(plain, replace(self.late, compile=late))
             function = behind.between(slow, function)
-        elif self.claimed.begun:
+        elif self.claimed.begun and not size_hints(self.steps.traces[0].inputs):
             # While another thread finishes the forward's regions. What fails raises in a backward.
+            # What a backward assumes of symbols would be guards of the forward, too.
             with contextlib.suppress(Exception):
-                make_usual(function)
+                make_expected(function)
         for wrapper in self.outcomes.wrappers:
             function = wrapper.wrap(function, _Recompiler(self))
             if wrapper.epilogue is not None:
@@ -427,7 +429,8 @@ class _Run:
         run.states = self.states
         if self.recall.entry is not None and self.outcomes.assembly is not None:
             mine = self.outcomes.assembly.others.get(name) is trace
-            facts = self.recall.entry.key, name, sorted(come.items())
+            # Names of others tell how many there were before, in this process.
+            facts = self.recall.entry.key, name if mine else "", sorted(come.items())
             run.look_for([] if mine else [trace], facts)
         with self.pipeline.progress.showing(name, self.pipeline.passes):
             with self.pipeline.own(name):

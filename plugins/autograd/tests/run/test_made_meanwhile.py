@@ -12,6 +12,7 @@ import torch
 from tj_conformance.fuser import can_fuse
 from tj_core.extend import Claim, Executor, Fusion, PluginError, RuleTable, hookimpl
 from tj_core.testing.fusing import as_text
+from torch import nn
 
 if TYPE_CHECKING:
     from tj_core.extend import Fused, FusionRegion
@@ -68,14 +69,22 @@ class BeginningPlugin:
         return run
 
 
-def jitted(plugin: BeginningPlugin, **config: Any) -> Callable[..., Any]:
+def jitted(
+    plugin: BeginningPlugin, f: Callable[..., Any] | None = None, **config: Any
+) -> Callable[..., Any]:
     overrides = {"cache_dir": "none", "strict": False, **config}
     session = tj.Session([plugin, "autograd", "torch"], overrides=overrides)
-    return tj.jit(program, session=session)
+    return tj.jit(f or program, session=session)
 
 
 def program(x: torch.Tensor) -> torch.Tensor:
-    return (x.sin() * 2).exp()
+    return (x.sin() * 2).exp().sum()
+
+
+def assert_gradient(x: torch.Tensor) -> None:
+    z = leaf()
+    program(z).backward()
+    torch.testing.assert_close(x.grad, z.grad)
 
 
 def leaf() -> torch.Tensor:
@@ -88,12 +97,38 @@ def test_the_backward_is_made_before_the_forward_runs() -> None:
     y = g(x)
     assert plugin.events == ["forward", "begun", "backward", "begun", "run forward"]
     before = tj.stats(g).seconds.copy()
-    y.backward(torch.ones(2, 3))
+    y.backward()
     assert plugin.events[-1] == "run backward"
     assert tj.stats(g).seconds == before, "nothing was compiled in the backward"
-    z = leaf()
-    program(z).backward(torch.ones(2, 3))
-    torch.testing.assert_close(x.grad, z.grad)
+    assert_gradient(x)
+
+
+def test_results_beside_a_loss_have_no_tangents() -> None:
+    plugin = BeginningPlugin()
+    x = leaf()
+    loss, _ = jitted(plugin, lambda x: (program(x), x.sin() * 3))(x)
+    before = [*plugin.events]
+    loss.backward()
+    assert plugin.events == [*before, "run backward"]
+    assert_gradient(x)
+
+
+def test_results_of_a_module_have_contiguous_tangents() -> None:
+    plugin = BeginningPlugin()
+    g = jitted(plugin, nn.Sequential(nn.Linear(3, 3), nn.Softplus()))
+    y = g(leaf())
+    before = [*plugin.events]
+    assert before.count("backward") == 1
+    y.backward(torch.ones(2, 3))
+    assert plugin.events == [*before, "run backward"]
+
+
+def test_nothing_tells_of_other_results_if_they_will_have_tangents() -> None:
+    plugin = BeginningPlugin()
+    y = jitted(plugin, lambda x: (x.sin() * 2).exp())(leaf())
+    assert plugin.events == ["forward", "begun", "run forward"]
+    y.backward(torch.ones(()).expand(2, 3))
+    assert plugin.events[3:] == ["backward", "begun", "run backward"]
 
 
 def test_an_executor_that_finishes_at_once_makes_no_backward() -> None:
@@ -132,18 +167,18 @@ def test_what_fails_in_a_backward_is_said(strict: bool) -> None:
     if strict:
         y = g(x)
         with pytest.raises(PluginError, match="no such loop"):
-            y.sum().backward()
+            y.backward()
         return
     with pytest.warns(tj.TjWarning, match=r"beginning.* failed on region .*no such loop") as said:
         y = g(x)
-        y.backward(torch.ones(2, 3))
+        y.backward()
     assert len(said) == 1
-    torch.testing.assert_close(x.grad, 2 * x.detach().cos() * program(x.detach()))
+    assert_gradient(x)
 
 
 def test_a_kernel_that_fails_in_its_first_call_is_left() -> None:
     g, x = jitted(BeginningPlugin(breaks=ValueError("no compiler"))), leaf()
     with pytest.warns(tj.TjWarning, match=r"failed on region .*no compiler") as said:
-        g(x).backward(torch.ones(2, 3))
+        g(x).backward()
     assert len(said) == 2, "the forward's and the backward's"
-    torch.testing.assert_close(x.grad, 2 * x.detach().cos() * program(x.detach()))
+    assert_gradient(x)

@@ -119,6 +119,23 @@ class Variants:
                 self.known[layout] = found
         return found
 
+    @property
+    def usual(self) -> Layout:
+        """The layout that the first backward has most often.
+
+        A loss, a tensor without dimensions, has a tangent, and results beside it have none; where
+        there is no loss, all have tangents of the default layout.
+        """
+        losses = [is_scalar(p) for p in self.part.tangents]
+        kept = losses if any(losses) else [True] * len(losses)
+        return tuple(how if k else None for how, k in zip(self.default, kept, strict=True))
+
+    @property
+    def expected(self) -> bool:
+        """True if a backward of the layout `usual` is to be expected: of a loss, or of a module."""
+        calls = (call.source for call in self.functional.calls)
+        return any(map(is_scalar, self.part.tangents)) or any(s and s.module_path for s in calls)
+
     def casts(self, layout: Layout, ambient: Context) -> bool:
         """Check that eager's backward for ``layout`` has other casts under the autocast of
         ``ambient``.
@@ -253,6 +270,11 @@ class Variants:
         if self.cut.whole:
             return frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
         return frozenset(self.part.gradients.keys() - gradients[self.index].keys())
+
+
+def is_scalar(p: Proxy) -> bool:
+    """Check that ``p`` is a tensor without dimensions."""
+    return isinstance(p, TensorProxy) and not p.shape
 
 
 def _makers(halves: Halves) -> dict[str, BoundSymbol]:
