@@ -108,6 +108,13 @@ def test_a_model_whose_token_is_unknown(one: bool, fusing: Any) -> None:
         assert any("nn" in str(frame.path) for frame in error.traceback)
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (2, 3)], ids=str)
+def test_a_source_of_another_shape_is_refused(shape: tuple[int, ...], fusing: Any) -> None:
+    x, i, source = torch.ones(3, 2), torch.tensor([0, 2]), torch.ones(shape)
+    with pytest.raises(RuntimeError, match="source tensor shape must match self tensor shape"):
+        fusing(lambda x, i, source: x.index_add(0, i, source))(x, i, source)
+
+
 def test_probabilities_are_checked(fusing: Any) -> None:
     jitted = fusing(lambda p, t: F.binary_cross_entropy(p * 1, t) + 1)
     half = torch.full((4,), 0.5)

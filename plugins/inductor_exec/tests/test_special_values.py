@@ -220,6 +220,23 @@ def test_special_values(family: Any, dtype: torch.dtype, monkeypatch: pytest.Mon
     assert all(kernel.failure is None for kernel in kernels)
 
 
+def test_infinities_in_reductions_and_tangents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TJ_PLUGINS", "inductor,autograd,torch")
+    session = tj.Session(overrides={"inductor": {"minimum": 1}})
+    x = torch.tensor([[math.inf, 1.0, 2.0], [3.0, 5.0, 4.0]])
+
+    def program(x: torch.Tensor, target: torch.Tensor) -> Any:
+        total = torch.ones(())
+        # As the gradient of a loss with `reduction="none"`: tangents of its own for each sample.
+        gradient = torch.ops.aten.nll_loss_backward(x[:, 0], x, target, None, 0, -100, total)
+        single = torch.var_mean(x[:, :1], 1, correction=0)
+        return *torch.var_mean(x), *torch.var_mean(x, 1), *torch.std_mean(x), *single, gradient
+
+    given = (x, torch.tensor([1, 0]))
+    for got, expected in zip(tj.jit(program, session=session)(*given), program(*given), strict=True):
+        assert difference(got, expected) is None
+
+
 def test_an_infinity_at_a_point_of_interpolation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TJ_PLUGINS", "inductor,autograd,torch")
     session = tj.Session(overrides={"inductor": {"minimum": 1}})

@@ -45,13 +45,13 @@ def nll_loss_backward(
     kept = target != ignore_index
     places = torch.arange(inputs.shape[classes], device=inputs.device)
     here = torch.where(kept, target, 0) == _along(places, inputs, classes)
-    one = torch.where(here, -torch.ones((), dtype=inputs.dtype, device=inputs.device), 0)
     # With `reduction="none"` each sample has a gradient of its own.
     if inputs.dim() > grad.dim() > 0:
         grad = grad.unsqueeze(classes)
     if weight is not None:
         grad = grad * _along(weight, inputs, classes)
-    return one * torch.where(kept, grad, 0)
+    # Not a product with one and zeros: other classes of an infinite tangent have a gradient of zero.
+    return torch.where(here & kept, -grad, 0)
 
 
 IN_CACHE = 8 << 20
@@ -108,7 +108,11 @@ def var_mean(
     mean = wide.sum(dims, keepdim=True) * _inverse(count)
     distance = wide - mean
     divisor = max(0.0, count - (1.0 if correction is None else float(correction)))
-    variance = (distance * distance).sum(dims, keepdim=True) * _inverse(divisor)
+    squares = (distance * distance).sum(dims, keepdim=True)
+    variance = squares * _inverse(divisor)
+    # Welford's steps subtract infinities, unless the only one comes last: eager's mean is NaN.
+    if count > 1:
+        mean = torch.where(squares.isnan(), squares, mean)
     if not keepdim:
         variance, mean = (v.squeeze(dims) for v in (variance, mean))
     return variance.to(x.dtype), mean.to(x.dtype)

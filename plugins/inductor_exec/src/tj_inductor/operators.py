@@ -71,10 +71,20 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
     if is_on(call.context):
         return Decline("it runs under autocast")
     values = (*call.flat_args, *call.flat_outs)
-    reason = next(filter(None, map(_unfit, values)), None) or _lost(call)
+    reason = next(filter(None, map(_unfit, values)), None) or _refused(call) or _lost(call)
     if reason is None and not any(isinstance(p, TensorProxy) for p in call.flat_outs):
         reason = "it returns no tensor"
     return True if reason is None else Decline(reason)
+
+
+def _refused(call: BoundSymbol) -> str | None:
+    """The reason why PyTorch's kernel raises for ``call``; a region would broadcast ``source``."""
+    if call.symbol.path != "index_add.default":
+        return None
+    x, dim, _, source = call.args[:4]
+    shapes = [[n for i, n in enumerate(p.shape) if i != dim % len(p.shape)] for p in (x, source)]
+    same = len(x.shape) == len(source.shape) and shapes[0] == shapes[1]
+    return None if same else "its source has another shape than its first argument"
 
 
 def _lost(call: BoundSymbol) -> str | None:
