@@ -237,12 +237,16 @@ def test_infinities_in_reductions_and_tangents(monkeypatch: pytest.MonkeyPatch) 
         assert difference(got, expected) is None
 
 
-def test_an_infinity_at_a_point_of_interpolation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_infinity_beside_a_place_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TJ_PLUGINS", "inductor,autograd,torch")
     session = tj.Session(overrides={"inductor": {"minimum": 1}})
     x = torch.tensor([[[math.inf, 1.0, 2.0, -math.inf]]])
+    outside = torch.full((1, 1, 1, 2), -3.0)
 
-    def program(x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.interpolate(x, size=3, mode="linear", align_corners=True)
+    def program(x: torch.Tensor, places: torch.Tensor) -> Any:
+        sampled = torch.nn.functional.grid_sample(x[None], places, align_corners=True)
+        between = torch.nn.functional.interpolate(x, size=3, mode="linear", align_corners=True)
+        return between, sampled
 
-    assert difference(tj.jit(program, session=session)(x), program(x)) is None
+    pairs = zip(tj.jit(program, session=session)(x, outside), program(x, outside), strict=True)
+    assert [difference(*pair) for pair in pairs] == [None, None]

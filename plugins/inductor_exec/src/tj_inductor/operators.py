@@ -43,6 +43,7 @@ OTHERWISE = frozenset({
     "fractional_max_pool3d", "_embedding_bag", "_embedding_bag_forward_only", "max_unpool2d",
     "max_unpool3d", "multilabel_margin_loss_forward", "binary_cross_entropy", "nextafter",
     "erfinv", "replication_pad2d_backward", "replication_pad3d_backward", "upsample_linear1d",
+    "grid_sampler_2d",
 })  # fmt: skip
 """Operators whose results differ between Inductor's programs and PyTorch's kernels.
 
@@ -53,7 +54,12 @@ loss counts labels behind the -1 that ends them; cross entropy takes values that
 9e-6 near 1, where PyTorch's library has 6e-8. The gradient of replicated padding is in
 channels_last where its input is, and fake kernels, by which Inductor reads it, say otherwise.
 Linear interpolation between `a` and `b` is `a + (b - a) * t`, which is NaN at `t = 0` for an
-infinite `a`; PyTorch's kernel adds two products.
+infinite `a`; PyTorch's kernel adds two products. Grid samples outside of the input are its border
+times zero, which is NaN for an infinite border.
+"""
+
+NOT_SYMBOLIC = frozenset({"_adaptive_avg_pool2d", "adaptive_max_pool2d"})
+"""Operators that Inductor does not lower for sizes that are symbols: it compares their quotients.
 """
 
 
@@ -71,7 +77,8 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
     if is_on(call.context):
         return Decline("it runs under autocast")
     values = (*call.flat_args, *call.flat_outs)
-    reason = next(filter(None, map(_unfit, values)), None) or _refused(call) or _lost(call)
+    reason = next(filter(None, map(_unfit, values)), None) or _refused(call) or _symbolic(call)
+    reason = reason or _lost(call)
     if reason is None and not any(isinstance(p, TensorProxy) for p in call.flat_outs):
         reason = "it returns no tensor"
     return True if reason is None else Decline(reason)
@@ -85,6 +92,14 @@ def _refused(call: BoundSymbol) -> str | None:
     shapes = [[n for i, n in enumerate(p.shape) if i != dim % len(p.shape)] for p in (x, source)]
     same = len(x.shape) == len(source.shape) and shapes[0] == shapes[1]
     return None if same else "its source has another shape than its first argument"
+
+
+def _symbolic(call: BoundSymbol) -> str | None:
+    """The reason why Inductor has no program for the symbolic sizes of ``call``."""
+    if call.symbol.path.partition(".")[0] not in NOT_SYMBOLIC:
+        return None
+    tensors = (p for p in call.flat_args if isinstance(p, TensorProxy))
+    return "Inductor lowers it for fixed sizes only" if any(map(_has_symbols, tensors)) else None
 
 
 def _lost(call: BoundSymbol) -> str | None:
