@@ -230,10 +230,14 @@ def test_infinities_in_reductions_and_tangents(monkeypatch: pytest.MonkeyPatch) 
         # As the gradient of a loss with `reduction="none"`: tangents of its own for each sample.
         gradient = torch.ops.aten.nll_loss_backward(x[:, 0], x, target, None, 0, -100, total)
         single = torch.var_mean(x[:, :1], 1, correction=0)
-        return *torch.var_mean(x), *torch.var_mean(x, 1), *torch.std_mean(x), *single, gradient
+        normal = torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)
+        means = *torch.var_mean(x), *torch.var_mean(x, 1), *torch.std_mean(x), *single
+        return *means, *normal, gradient
 
     given = (x, torch.tensor([1, 0]))
-    for got, expected in zip(tj.jit(program, session=session)(*given), program(*given), strict=True):
+    for got, expected in zip(
+        tj.jit(program, session=session)(*given), program(*given), strict=True
+    ):
         assert difference(got, expected) is None
 
 

@@ -50,7 +50,7 @@ def nll_loss_backward(
         grad = grad.unsqueeze(classes)
     if weight is not None:
         grad = grad * _along(weight, inputs, classes)
-    # Not a product with one and zeros: other classes of an infinite tangent have a gradient of zero.
+    # No product with one and zeros: other classes of an infinite tangent have zero as gradient.
     return torch.where(here & kept, -grad, 0)
 
 
@@ -111,7 +111,7 @@ def var_mean(
     squares = (distance * distance).sum(dims, keepdim=True)
     variance = squares * _inverse(divisor)
     # Welford's steps subtract infinities, unless the only one comes last: eager's mean is NaN.
-    if count > 1:
+    if count > 1 and not _plain_mean.get():
         mean = torch.where(squares.isnan(), squares, mean)
     if not keepdim:
         variance, mean = (v.squeeze(dims) for v in (variance, mean))
@@ -260,7 +260,7 @@ def erf(x: torch.Tensor) -> Any:
     series = square * SERIES[-1]
     for coefficient in SERIES[-2:0:-1]:
         series = (series + coefficient) * square
-    with _plain():
+    with _set(_plain_erf):
         found = torch.erf(wide)
     return torch.where(wide.abs() < 0.5, (series + SERIES[0]) * wide, found).to(x.dtype)
 
@@ -270,26 +270,36 @@ SERIES = [2 / math.sqrt(math.pi) * (-1) ** n / math.factorial(n) / (2 * n + 1) f
 
 # Set in a block of one thread: Inductor calls formulas without a place for an argument.
 _plain_erf: ContextVar[bool] = ContextVar("plain_erf", default=False)
+_plain_mean: ContextVar[bool] = ContextVar("plain_mean", default=False)
 
 
 @contextlib.contextmanager
-def _plain() -> Iterator[None]:
-    """Leave `erf` to Inductor."""
-    token = _plain_erf.set(True)
+def _set(variable: ContextVar[bool]) -> Iterator[None]:
+    token = variable.set(True)
     try:
         yield
     finally:
-        _plain_erf.reset(token)
+        variable.reset(token)
 
 
-def with_plain_erf(formula: Formula) -> Formula:
-    """Leave `erf` in ``formula`` to Inductor: it is added to 1, which loses small values anyway."""
+def setting(variable: ContextVar[bool]) -> Callable[[Formula], Formula]:
+    """A change of formulas: ``variable`` is true while they run."""
 
-    def changed(*args: Any, **more: Any) -> Any:
-        with _plain():
-            return formula(*args, **more)
+    def change(formula: Formula) -> Formula:
+        def changed(*args: Any, **more: Any) -> Any:
+            with _set(variable):
+                return formula(*args, **more)
 
-    return changed
+        return changed
+
+    return change
+
+
+with_plain_erf = setting(_plain_erf)
+"""Leave `erf` in a formula to Inductor: it is added to 1, which loses small values anyway."""
+
+with_plain_mean = setting(_plain_mean)
+"""Leave means of infinities infinite in a formula, as those of eager's batch norms are."""
 
 
 def without_zero_factors(formula: Formula) -> Formula:
@@ -391,6 +401,14 @@ ELEMENTARY: dict[Any, Formula] = {
     aten.atanh.default: atanh,
     aten.erf.default: erf,
 }
+BATCH_NORMS = (
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional.default,
+    aten._batch_norm_with_update.default,
+    aten._batch_norm_with_update_functional.default,
+)
 GELU = (aten.gelu.default, aten.gelu_backward.default)
 NO_NEGATIVE_INDEX = (
     aten.index_add.default,
@@ -410,7 +428,7 @@ FROM_THE_END = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 """Operators that take negative indices; their formula uses `index_copy`, which takes none."""
 
 
-NEEDED = (aten.addmm.default, *GELU, *NO_NEGATIVE_INDEX, *FROM_THE_END)
+NEEDED = (aten.addmm.default, *BATCH_NORMS, *GELU, *NO_NEGATIVE_INDEX, *FROM_THE_END)
 """The operators whose formulas are made of Inductor's."""
 
 REPLACED = frozenset(
@@ -437,6 +455,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
     theirs: dict[Any, Callable[[Formula], Formula]] = {
         aten.addmm.default: without_zero_factors,
         **dict.fromkeys(GELU, with_plain_erf),
+        **dict.fromkeys(BATCH_NORMS, with_plain_mean),
         **dict.fromkeys(NO_NEGATIVE_INDEX, _refusing_negative),
         **dict.fromkeys(FROM_THE_END, _taking_negative),
     }
