@@ -46,6 +46,7 @@ NAMES = ["0.up", "0.down", "0", "1.up", "1.down", "1", "2"]
         ("int8", ["*", "!0*", "!1.up"], "1.down", False),
         ("int8_weights", ["*", "!0*", "!1.up"], "1.down", False),
         ("int8", ["*"], "0.up", True),
+        ("int8", ["*", "!0*", "!1.up"], "1.down", True),
     ],
 )
 def test_the_first_layer_in_int8_departs(

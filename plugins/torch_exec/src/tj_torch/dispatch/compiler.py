@@ -25,8 +25,10 @@ from tj_torch.capture.acquire import Acquired, acquire
 from tj_torch.capture.autocast_notes import check_of
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
+from tj_torch.capture.dynamo.changes import changes_objects
 from tj_torch.capture.dynamo.fragments import compiling_frame
 from tj_torch.capture.dynamo.hook import hooked
+from tj_torch.capture.dynamo.module_paths import name_modules
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
 from tj_torch.capture.dynamo.reference_cycles import empty
 from tj_torch.capture.dynamo.trace_limits import UnheldError, check_nested
@@ -35,6 +37,7 @@ from tj_torch.capture.probing import settle
 from tj_torch.capture.sources import node_source
 from tj_torch.capture.tensor_places import Held, held_by
 from tj_torch.dispatch.behind import entry_of, recompiled
+from tj_torch.dispatch.changed_objects import losing
 from tj_torch.dispatch.fallbacks import fall_back_from, stand_aside
 from tj_torch.guards.ambient import below_mode
 from tj_torch.guards.branches import branch_on_state, branch_on_values
@@ -169,8 +172,10 @@ class GraphCompiler:
         self.jitted.stats.add_seconds(acquired.seconds)
         return self.jitted.compile(acquired.trace, sizes=self.dialects.sizes, complete=complete)
 
-    def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        """A ``torch.compile`` backend: each graph becomes an entry of its own.
+    def backend(
+        self, graph: torch.fx.GraphModule, examples: Sequence[Any], program: Any = None
+    ) -> Callable[..., Any]:
+        """A ``torch.compile`` backend: each graph, a part of ``program``, becomes an entry.
 
         A graph that no trace can hold runs as captured; so do all graphs under forward-mode AD, or
         inside of a tensor's ``__torch_dispatch__``. Where a graph does not show all that the
@@ -182,8 +187,9 @@ class GraphCompiler:
             stand_aside(self.jitted, f"{mode} is active")
             return graph.forward
         with dynamo.compiling(), self.jitted.lock:
-            frame = compiling_frame()
+            frame, changed = compiling_frame(), changes_objects()
             self.jitted.reason = recompiled(frame)
+            name_modules(graph, program, frame)
             try:
                 check_optimizers(graph)
                 compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
@@ -205,8 +211,11 @@ class GraphCompiler:
                 raise
             self.jitted.stats.misses += 1
             dynamo.forget_examples()
+        function = compilation.function
+        if changed:
+            function = losing(function, self.jitted.name)
         # Dynamo has no guards on the methods of a tensor subclass that implement its operations.
-        return branch_on_state(compilation.function, methods_check(examples), graph.forward)
+        return branch_on_state(function, methods_check(examples), graph.forward)
 
     def settle(self) -> None:
         """Turn off, in this process, features whose private names this PyTorch lacks."""
@@ -215,10 +224,14 @@ class GraphCompiler:
         settle(tables, self.probe, session.config.core.cache_dir)
 
     def hooked(
-        self, fn: Callable[..., Any], on_skip: Callable[[str, Any], None]
+        self,
+        fn: Callable[..., Any],
+        on_skip: Callable[[str, Any], None],
+        program: Callable[[], Any],
     ) -> Callable[..., Any]:
         """Wrap ``fn`` in PyTorch's eval-frame hook, with `backend` for its graphs.
 
+        ``fn`` calls what ``program`` returns, the user's function or module.
         ``on_skip`` is called with the reason and the stack when Dynamo leaves a frame uncompiled.
         """
         dynamo.record_calls(tag)
@@ -228,7 +241,7 @@ class GraphCompiler:
         def tj(graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
             compiler = owner()
             assert compiler is not None
-            return compiler.backend(graph, examples)
+            return compiler.backend(graph, examples, program())
 
         jitted = self.jitted
         return hooked(fn, tj, jitted.options.dynamic, on_skip, fullgraph=jitted.fullgraph)

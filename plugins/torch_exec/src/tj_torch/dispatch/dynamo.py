@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,10 @@ import torch
 from tj_core.extend import CaptureError, Compilation, Entry, Fallback, Jitted, PassError
 
 from tj_torch.capture.dynamo import adapter as dynamo
+from tj_torch.capture.dynamo.module_paths import name_modules
 from tj_torch.capture.sources import stack_source
 from tj_torch.dispatch.ahead import prepare, real
+from tj_torch.dispatch.changed_objects import keeping_changes, with_changes
 from tj_torch.dispatch.copies import copy_containers
 from tj_torch.dispatch.dispatcher import Dispatcher, Made, weakly
 from tj_torch.dispatch.error_notes import note_line, with_notes
@@ -104,8 +107,9 @@ class DynamoPrograms:
     ) -> None:
         self.original = original
         self.module = original if isinstance(original, torch.nn.Module) else module
+        self.program = original if module is None else module
         self.whole = whole
-        self.parameters = _parameters(original if module is None else module)
+        self.parameters = _parameters(self.program)
         self.initializing = 0
         self._hooked: Callable[..., Any] | None = None
         self._inner: Dispatcher[Row] | None = None
@@ -160,7 +164,10 @@ class DynamoPrograms:
         """The program under PyTorch's eval-frame hook."""
         if self._hooked is None:
             skipped = weakly(dispatcher.entries.skipped)
-            hooked = dispatcher.compiler.hooked(self.root, skipped)
+            own = weakref.ref(self)  # PyTorch's hook keeps what it is given
+            hooked = dispatcher.compiler.hooked(
+                self.root, skipped, lambda: getattr(own(), "program", None)
+            )
             self._hooked = with_notes(dispatcher.jitted, hooked)
         return self._hooked
 
@@ -226,6 +233,8 @@ class DynamoPrograms:
             )
         compilation = None
         if captured.graph is not None:
+            if self.program is not self.original:
+                name_modules(captured.graph, self.program, None)
             compilation = compiler.compile(
                 captured.graph, captured.examples, captured.sources, self.parameters
             )
@@ -239,6 +248,8 @@ class DynamoPrograms:
         """Build the row of ``entry``, and set the function that prints its guards."""
         compilation = entry.compilation
         function = None if compilation is None else compilation.function
+        if compilation is not None and captured.noticed.changes:
+            function = keeping_changes(entries.jitted, compilation, captured.noticed.draws)
         built = captured.build(function, entries.on_dead(entry))
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         own = self._own_guards(captured, compilation, built.traced_codes, entries.jitted)
@@ -249,6 +260,8 @@ class DynamoPrograms:
         run = built.run
         if compilation is None:
             run = with_notes(entries.jitted, self.original)
+        elif captured.noticed.changes:
+            run = with_changes(entries.jitted, run, self.original)
         return Made(entry, (guards.check(), run), guards.failed)
 
     def _own_guards(

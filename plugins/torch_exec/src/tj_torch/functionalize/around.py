@@ -36,7 +36,7 @@ from tj_torch.torch_private.ops import can_be_written, has_no_hooks, survives_wr
 if TYPE_CHECKING:
     from tj_torch.functionalize.functionalize import Functionalized
 
-__all__ = ["Wrap", "with_bases", "with_errors", "wrapping"]
+__all__ = ["Wrap", "draws_from", "generators_in", "with_bases", "with_errors", "wrapping"]
 
 Run = Callable[..., Any]
 Wrap = Callable[[Run, Recompiler], Run]
@@ -44,7 +44,7 @@ Wrap = Callable[[Run, Recompiler], Run]
 
 def with_errors(trace: Trace) -> Wrap:
     """Wrapper that runs a functional program, and raises as the acquired ``trace`` does."""
-    devices, generators = list(_draws_from(trace)), _generators(trace)
+    devices, generators = list(draws_from(trace)), generators_in(trace)
 
     def wrap(function: Run, recompiler: Recompiler) -> Run:
         acquired = once(lambda: recompiler.acquired().function)
@@ -53,7 +53,8 @@ def with_errors(trace: Trace) -> Wrap:
     return wrap
 
 
-def _generators(trace: Trace) -> list[torch.Generator]:
+def generators_in(trace: Trace) -> list[torch.Generator]:
+    """The generators that a program names."""
     return [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
 
 
@@ -93,8 +94,8 @@ def wrapping(
     changed = changed or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
     allowed = list(_conditions(trace, made))
     early = [i for i, p in enumerate(trace.inputs) if p.name in between]
-    devices = list(_draws_from(trace))
-    generators = _generators(trace)
+    devices = list(draws_from(trace))
+    generators = generators_in(trace)
     again = fused and may_refuse_an_index(trace)
     changes = [
         (i, c) for i, p in enumerate(trace.inputs) for c in made.autograd_changes.get(p.name, ())
@@ -154,7 +155,7 @@ def _conditions(
                 yield i, survives_writes
 
 
-def _draws_from(trace: Trace) -> Iterator[str]:
+def draws_from(trace: Trace) -> Iterator[str]:
     """Devices whose default generators the program draws from, as ``cuda:0``."""
     for call in trace.calls:
         for effect in call.effects.ordered:

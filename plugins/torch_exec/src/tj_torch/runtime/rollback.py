@@ -1,7 +1,8 @@
 """Errors of functional programs, which have written nothing when they raise.
 
 In eager, writes before the error have happened, and the caller sees them. So the acquired program
-runs instead, from the same arguments and random states, and raises. A `PluginError`, from a kernel
+runs instead, from the same arguments and random states, and raises; or the user's own program, if
+it changes Python objects, too (`tj_torch.runtime.rerun`). A `PluginError`, from a kernel
 that did not do what its trace says, is raised as it is: its writes cannot be undone.
 """
 
@@ -15,6 +16,7 @@ from tj_core.extend import PluginError, TjWarning
 
 from tj_torch.runtime.generators import random_state, set_random_state
 from tj_torch.runtime.packing import Acquired, is_of_hook
+from tj_torch.runtime.rerun import undo
 
 if TYPE_CHECKING:
     import torch
@@ -84,9 +86,14 @@ def unless_it_raises(
             finally:
                 del error  # its traceback holds this frame
         restore()
+        text = f"{type(error).__name__}: {error}"
+        try:
+            undo(error)  # the user's own program runs
+        finally:
+            del error
         result = otherwise(*args)
         warnings.warn(
-            f"tj: the functional form of a program raised {type(error).__name__}: {error}\n"
+            f"tj: the functional form of a program raised {text}\n"
             "The acquired program did not, and its results are returned.",
             TjWarning,
             stacklevel=2,

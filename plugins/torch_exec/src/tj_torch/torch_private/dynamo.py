@@ -66,9 +66,11 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "CheckFunctionManager": ("have the guards of a program checked",),
         "GuardBuilder": ("guard numbers by their signs", "signs of zero", "capture"),
         "get_verbose_code_parts": ("say of a guard where it comes from", "identity",
-                                   "answers of classes", "hidden builtins"),
+                                   "answers of classes", "hidden builtins",
+                                   "orders between calls", "imports"),
         "install_guard": ("guard who is who", "identity", "answers of classes",
-                          "hidden builtins", "keys of objects"),
+                          "hidden builtins", "keys of objects", "orders between calls",
+                          "imports", "hidden members"),
     },
     "torch._dynamo.output_graph": {
         "OutputGraph": ("see what a graph gets, and what leaves it", "errors of data",
@@ -80,12 +82,13 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "exceptions",
             "remembered results",
             "lists and sets",
+            "ends of objects",
         ),
     },
     "torch._dynamo.source": {
         "AttrSource": ("guard constants of classes", "members of classes"),
         "DictGetItemSource": ("guard a global by its dict", "globals of functions"),
-        "GlobalSource": ("know a global by its module", "globals of functions"),
+        "GlobalSource": ("know a global by its module", "globals of functions", "imports"),
         "GlobalStateSource": ("guard the level of forward-mode gradients",),
         "is_from_skip_guard_source": ("leave out what nothing guards", "identity"),
     },
@@ -119,7 +122,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                       "operators of symbols", "classes made in programs"),
         "misc": ("replace draws and context variables", "random numbers of Python",
                  "context variables"),
-        "nn_module": ("replace how modules are called", "lazy modules", "keywords"),
+        "nn_module": ("replace how modules are called, and read", "lazy modules", "keywords",
+                      "hidden members"),
         "user_defined": ("replace how objects of a program's classes are read and made",),
     },
     "torch._dynamo.variables.base": {
@@ -151,7 +155,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.variables.dicts": {
         "ConstDictVariable": ("replace look-ups in dicts", "missing keys", "order of keys",
-                              "dicts of objects"),
+                              "dicts of objects", "orders between calls"),
     },
     "torch._dynamo.variables.functions": {
         "CollectiveFunctionRewriteVariable": (

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.dynamo import releases, zeros
+from tj_torch.capture.dynamo.changes import noting_changes
 from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.patches import leave, unprofiled, with_settings
 from tj_torch.capture.dynamo.read_values import ChangedError, ReadValues
@@ -271,6 +272,7 @@ def _captured(
         with_settings(releases.settings(dynamic)),
         _allowed(opaque),
         corrected() as noticed,
+        noting_changes(noticed),
         contextlib.ExitStack() as stack,
     ):
         lost += noticed.lost

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tj_torch.capture.dynamo.changes import has_changed
 from tj_torch.capture.dynamo.patches import stop, with_settings
 from tj_torch.runtime.checks import asserted
 from tj_torch.torch_private.replacement import has, replace
@@ -91,7 +92,7 @@ def _noting(
             if not original(tx, *jump):
                 return False
             message = _message(tx)
-            if message is None or handlers.around(tx) or _has_changed(tx.output.side_effects):
+            if message is None or handlers.around(tx) or has_changed(tx.output.side_effects):
                 tx.pop()
                 return False
             statement.begin(tx, message)
@@ -100,15 +101,6 @@ def _noting(
         return detect
 
     return noting
-
-
-def _has_changed(effects: Any) -> bool:
-    """Test if the program has changed an object that it did not make."""
-    from tj_torch.torch_private.dynamo import AttributeMutationNew, ValueMutationNew
-
-    new = (AttributeMutationNew, ValueMutationNew)
-    known = (v for v in effects.id_to_variable.values() if not isinstance(v.mutation_type, new))
-    return bool(effects.tensor_hooks) or any(map(effects.is_modified, known))
 
 
 def _message(tx: Any) -> tuple[str, ...] | None:

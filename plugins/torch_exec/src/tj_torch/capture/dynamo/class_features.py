@@ -12,10 +12,12 @@ from tj_torch.capture.dynamo import (
     constructors,
     corrections,
     enums,
+    lifetimes,
     lists_and_sets,
     metaclasses,
     method_closures,
     missing_attributes,
+    module_members,
     own_dicts,
     own_methods,
     releases,
@@ -158,6 +160,20 @@ CLASSES: tuple[Correction, ...] = (
         unnoticed(method_closures.leave_closures),
         None,
         class_probes.method_closures,
+    ),
+    Correction.of(
+        "hidden members",
+        "what comes to hide a parameter or a submodule in a module is found in its place",
+        unnoticed(module_members.guard_hidden_members),
+        None,
+        class_probes.hidden_members,
+    ),
+    Correction.of(
+        "ends of objects",
+        "an object that a program makes ends, and is gone, when Python frees it",
+        unnoticed(lifetimes.leave_lifetimes),
+        None,
+        class_probes.ends,
     ),
 )
 """The corrections, a part of `tj_torch.capture.dynamo.features.FEATURES`."""

@@ -10,7 +10,9 @@ __all__ = [
     "checks",
     "computed_attributes",
     "constructors",
+    "ends",
     "enum_members",
+    "hidden_members",
     "lists_and_sets",
     "made_classes",
     "members",
@@ -239,4 +241,31 @@ x = torch.ones(2, 3)
 def f(x): return x * 2, torch.Tensor(x.size()).shape
 """,
     "f(x)", "f(x)",
+)  # fmt: skip
+
+hidden_members = equal_to_eager(
+    """
+x = torch.ones(2)
+class M(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(2))
+    def forward(self, x): return x + self.w
+f = M()
+def hide(): object.__setattr__(f, 'w', x * 3)
+""",
+    "f(x)", "hide()", "f(x)",
+)  # fmt: skip
+
+ends = equal_to_eager(
+    """
+x = torch.ones(2)
+ended = []
+class A:
+    def __del__(self): ended.append(1)
+def f(x):
+    A()
+    return x * len(ended)
+""",
+    "f(x)", "f(x)", "ended",
 )  # fmt: skip

@@ -49,6 +49,11 @@ class Frame:
     guards: Callable[[], tuple[str, ...]]
     failed: str
     values: dict[str, Any]
+    file: str = ""
+
+    def is_of(self, code: types.CodeType) -> bool:
+        """Test for a frame of ``code``, or the rest of one."""
+        return (self.file, self.function) == (code.co_filename, code.co_name)
 
 
 def compiling_frame() -> Frame | None:
@@ -61,7 +66,8 @@ def compiling_frame() -> Frame | None:
         name, after = _beginning(code)
         ended = Break(reason.reason, reason.user_stack) if reason.graph_break else None
         values = output.local_scope
-        return Frame(name, after, ended, _guards_of(code), _failed(code, output), values)
+        failed, file = _failed(code, output), code.co_filename
+        return Frame(name, after, ended, _guards_of(code), failed, values, file)
     except (MissingNameError, AttributeError):  # the feature "graph breaks" is lost
         return None
 

@@ -25,13 +25,16 @@ class Observations:
     ``classes`` are those of objects it used, ``subclasses`` those of its tensors, except
     PyTorch's; ``lost`` has features that this PyTorch lacks, each with the reason.
     ``uninitialized``: the program initializes a lazy module. ``read`` has the values that were
-    read, where the program runs on meanwhile.
+    read, where the program runs on meanwhile. ``changes``: the program changes Python objects;
+    ``draws``: it asks Python for random numbers.
     """
 
     lookups: dict[tuple[type, str], Lookup] = field(default_factory=dict)
     classes: dict[type, None] = field(default_factory=dict)
     subclasses: dict[type, None] = field(default_factory=dict)
     uninitialized: bool = False
+    changes: bool = False
+    draws: bool = False
     lost: list[tuple[Correction, str]] = field(default_factory=list)
     read: ReadValues | None = None
     _conditions: WeakKeyDictionary[Any, Conditions] = field(default_factory=WeakKeyDictionary)

@@ -25,6 +25,7 @@ __all__ = [
     "is_pytorchs",
     "leave",
     "leave_frames",
+    "leave_program",
     "replace_getattr",
     "replace_instruction",
     "stop",
@@ -96,6 +97,20 @@ class Stopped(Exception):
 def stop(what: str) -> NoReturn:
     """Break the graph at ``what``."""
     made = _stopped()(what)
+    if (stops := _STOPS.get()) is not None:
+        stops.append(made)
+    raise made
+
+
+def leave_program(what: str) -> NoReturn:
+    """Leave the whole program, or the frame below PyTorch's hook, to Python because of ``what``.
+
+    At a graph break, parts of it would be compiled.
+    """
+    from tj_torch.torch_private.dynamo import TracingContext, exc
+
+    made = exc.SkipFrame(what)
+    made.real_stack = TracingContext.extract_stack()
     if (stops := _STOPS.get()) is not None:
         stops.append(made)
     raise made

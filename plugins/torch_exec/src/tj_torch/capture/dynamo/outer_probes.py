@@ -1,0 +1,32 @@
+"""Probes of what programs find around them, see `tj_torch.capture.dynamo.probes`."""
+
+from __future__ import annotations
+
+from tj_torch.capture.eager_probe import equal_to_eager
+
+__all__ = ["imported", "orders"]
+
+imported = equal_to_eager(
+    """
+import sys, types
+x = torch.ones(2)
+def put(k):
+    sys.modules['tj_probed'] = m = types.ModuleType('tj_probed')
+    m.k = k
+put(2)
+def f(x):
+    import tj_probed
+    return x * tj_probed.k
+""",
+    "f(x)", "put(3)", "f(x)", "sys.modules.pop('tj_probed') and None",
+)  # fmt: skip
+
+orders = equal_to_eager(
+    """
+from collections import OrderedDict
+x = torch.ones(2)
+o, p = OrderedDict(a=1, b=2), OrderedDict(a=1, b=2)
+def f(x): return x * (2 if o == p else 3)
+""",
+    "f(x)", "o.move_to_end('a')", "f(x)",
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""Errors of programs that change Python objects: who may run again, and who says what is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tj_core.extend import alias_facts
+
+from tj_torch.dispatch.error_notes import with_notes
+from tj_torch.dispatch.fallbacks import warn
+from tj_torch.functionalize.around import draws_from, generators_in
+from tj_torch.runtime.rerun import Undone, asking, undoing
+
+if TYPE_CHECKING:
+    from tj_core.extend import BoundSymbol, Compilation, Jitted, Proxy, Trace
+
+__all__ = ["keeping_changes", "losing", "with_changes"]
+
+Run = Callable[..., Any]
+
+
+def keeping_changes(jitted: Jitted, compilation: Compilation, draws: bool) -> Run:
+    """The function of ``compilation``, for `with_changes`.
+
+    If it raises and nothing is left of its run, the error is marked. Otherwise a warning says that
+    changes are lost. ``draws``: the program asks Python for random numbers before its graph.
+    """
+    function, acquired = compilation.function, compilation.traces[0]
+    if draws or any(map(_is_seen, acquired.calls)):
+        return losing(function, jitted.name)
+    if _writes(acquired):  # the functional form marks its errors itself
+        return losing(asking(function), jitted.name)
+    devices = sorted(set(draws_from(acquired)))
+    return undoing(function, devices, generators_in(acquired))
+
+
+def with_changes(jitted: Jitted, run: Run, original: Run) -> Run:
+    """``run``, or ``original`` with the same arguments if it raises and nothing is left of that.
+
+    If ``original`` returns, a warning says so.
+    """
+    name, original = jitted.name, with_notes(jitted, original)
+
+    def program(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except Undone as undone:
+            text = f"{type(undone.error).__name__}: {undone.error}"
+        # Outside of the handler: the program's own error is not chained to that of the graph.
+        result = original(*args, **kwargs)
+        warn(f"tj: {name}, compiled, raised {text}\nIn eager it did not: that result is returned")
+        return result
+
+    return program
+
+
+def losing(function: Run, name: str) -> Run:
+    """``function`` with a warning beside its errors that changes of objects are lost."""
+
+    def computation(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception:
+            warn(
+                f"tj: {name} raises, and what the compiled part of it has changed in Python "
+                "objects before is lost: it cannot be run again"
+            )
+            raise
+
+    return computation
+
+
+def _writes(trace: Trace) -> bool:
+    """Test if a program writes what it is given."""
+    roots = alias_facts(trace).roots
+    given = {roots[p.name] for p in trace.inputs}
+    return any(roots[p.name] in given for call in trace.calls for p in _written(call))
+
+
+def _written(call: BoundSymbol) -> Iterator[Proxy]:
+    for index in (*call.effects.mutates, *(i for i, _ in call.effects.rebinds)):
+        yield call.flat_args[index]
+
+
+def _is_seen(call: BoundSymbol) -> bool:
+    """Test for a call that others notice: a collective, or an extension's with side effects."""
+    kept = [what for what in call.effects.ordered if not what.startswith("random")]
+    name = call.symbol.qualname
+    plain = name.startswith(_PLAIN) and not name.startswith("torch.ops.")
+    return any(what != "side_effect" or not plain for what in kept)
+
+
+_PLAIN = ("aten.", "operator.", "prims.", "tj_torch.", "torch.")
+"""Beginnings of names of operators whose side effects are errors alone."""

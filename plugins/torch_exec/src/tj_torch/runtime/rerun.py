@@ -1,0 +1,93 @@
+"""Errors of programs that also change Python objects.
+
+Dynamo applies such changes after the graph has run: if that raises, all of them are lost. In eager
+those from before the error have happened. So the user's own program runs instead, after what the
+graph has done is undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from tj_core.extend import PluginError
+
+from tj_torch.runtime.generators import random_state, set_random_state
+from tj_torch.runtime.packing import is_of_hook
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Undone", "asking", "undo", "undoing"]
+
+
+class Undone(BaseException):
+    """Mark of an ``error`` of a program that has left no trace of its run.
+
+    No `Exception`, so that no handler in an operator's Python code takes it for one.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+# Set in a call of one thread alone (`asking`).
+_WANTED: ContextVar[bool] = ContextVar("wanted", default=False)
+
+
+def undo(error: Exception) -> None:
+    """Leave it to the caller to run the user's program, if it can; everything else is undone.
+
+    :raises Undone: with ``error``, if so.
+    """
+    if _WANTED.get():
+        raise Undone(error)
+
+
+def asking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, a program that writes, with `undo` in its functional form taking effect."""
+
+    def computation(*args: Any) -> Any:
+        token = _WANTED.set(True)
+        try:
+            return function(*args)
+        finally:
+            _WANTED.reset(token)
+
+    return computation
+
+
+def undoing(
+    function: Callable[..., Any],
+    devices: Sequence[str] = (),
+    generators: Sequence[torch.Generator] = (),
+) -> Callable[..., Any]:
+    """``function``, which writes nothing that outlives it, with its errors as `Undone` ones.
+
+    :param devices: those whose default generators it draws from, as ``cuda:0``.
+    :param generators: others that it draws from.
+    """
+
+    def computation(*args: Any) -> Any:
+        states = [(device, random_state(device)) for device in devices] if devices else ()
+        own = [(g, g.get_state()) for g in generators] if generators else ()
+        try:
+            return function(*args)
+        except PluginError:
+            raise
+        except Exception as error:
+            if is_of_hook(error):  # the hook has seen tensors
+                raise
+            undone = Undone(error)
+        for device, state in states:
+            set_random_state(device, state)
+        for generator, state in own:
+            generator.set_state(state)
+        try:
+            raise undone
+        finally:
+            del undone  # its error's traceback holds this frame
+
+    return computation
