@@ -173,7 +173,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "AutogradFunctionApplyVariable": ("call a Function", "autograd.Function"),
     },
     "torch._dynamo.variables.lists": {
-        "ListVariable": ("have lists", "steps of optimizers"),
+        "ListVariable": ("have lists", "steps of optimizers", "orders between calls"),
         "BaseListVariable": ("replace methods of lists and tuples", "tensors in containers",
                              "text of symbols", "operators of symbols", "autograd.Function",
                              "bounds of deques", "sizes that are mapped"),
@@ -232,8 +232,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
 NAMES = {
     "HashableTracker": Name(
         "torch._dynamo.variables.dicts.ConstDictVariable._HashableTracker",
-        "know a key of a dict",
-        ("missing keys",),
+        "know a key of a dict, and which are equal",
+        ("missing keys", "equal keys"),
         moved=(("2.12", "torch._dynamo.variables.hashable.HashableTracker"),),
     ),
     "dynamo": Name("torch._dynamo", "configure, reset and enter Dynamo", ("capture",)),

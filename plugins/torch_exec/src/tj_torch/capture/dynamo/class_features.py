@@ -12,6 +12,7 @@ from tj_torch.capture.dynamo import (
     constructors,
     corrections,
     enums,
+    keys,
     lifetimes,
     lists_and_sets,
     metaclasses,
@@ -167,6 +168,13 @@ CLASSES: tuple[Correction, ...] = (
         unnoticed(module_members.guard_hidden_members),
         None,
         class_probes.hidden_members,
+    ),
+    Correction.of(
+        "equal keys",
+        "two keys that a class of the program's says are equal are one",
+        unnoticed(keys.leave_equal_keys),
+        None,
+        class_probes.equal_keys,
     ),
     Correction.of(
         "ends of objects",

@@ -12,6 +12,7 @@ __all__ = [
     "constructors",
     "ends",
     "enum_members",
+    "equal_keys",
     "hidden_members",
     "lists_and_sets",
     "made_classes",
@@ -268,4 +269,16 @@ def f(x):
     return x * len(ended)
 """,
     "f(x)", "f(x)", "ended",
+)  # fmt: skip
+
+equal_keys = equal_to_eager(
+    """
+x = torch.ones(2)
+class A:
+    def __hash__(self): return 1
+    def __eq__(self, other): return True
+a, b = A(), A()
+def f(x): return x * len({a, b})
+""",
+    "f(x)",
 )  # fmt: skip

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.own_methods import is_own
-from tj_torch.capture.dynamo.patches import forget_builders, replace_instruction, stop
+from tj_torch.capture.dynamo.patches import (
+    forget_builders,
+    forget_handlers,
+    replace_instruction,
+    stop,
+)
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -20,6 +26,7 @@ __all__ = [
     "guard_order",
     "leave_greatest_tensors",
     "leave_subclasses",
+    "leave_texts",
     "mapped_sizes",
 ]
 
@@ -119,6 +126,58 @@ def _measured(original: Callable[..., Any]) -> Callable[..., Any]:
         original(self, value, *args, **kwargs)
 
     return init
+
+
+def leave_texts(stack: ExitStack) -> None:
+    """Break the graph at the text of an OrderedDict, or of another class derived from a container.
+
+    Dynamo has the text of an object of its own, without the items that the program has put in.
+    """
+    from tj_torch.torch_private.dynamo import (
+        BuiltinVariable,
+        ConstantVariable,
+        InstructionTranslatorBase,
+    )
+
+    def of_call(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_str(self: Any, tx: Any, arg: Any) -> Any:
+            _leave_text(arg)
+            return original(self, tx, arg)
+
+        return call_str
+
+    def of_format(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _format_value(self: Any, *given: Any) -> Any:
+            _leave_text(self.stack[-1])
+            return original(self, *given)
+
+        return _format_value
+
+    def of_method(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            if isinstance(self.value, str) and name in ("format", "__mod__"):
+                for arg in (*args, *kwargs.values()):
+                    _leave_text(arg)
+            return original(self, tx, name, args, kwargs)
+
+        return call_method
+
+    if has(BuiltinVariable, "call_str"):  # up to 2.13
+        forget_handlers(stack, str)
+        replace(stack, BuiltinVariable, "call_str", of_call)
+        replace(stack, InstructionTranslatorBase, "_format_value", of_format)
+        replace(stack, ConstantVariable, "call_method", of_method)
+
+
+def _leave_text(variable: Any) -> None:
+    from tj_torch.torch_private.dynamo import UserDefinedObjectVariable
+
+    variable = variable.realize()
+    if isinstance(variable, UserDefinedObjectVariable) and isinstance(variable.value, _CONTAINERS):
+        stop(f"the text of an object of {type(variable.value).__qualname__}")
+
+
+_CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 
 
 def _leave_reordering(variable: Any) -> None:

@@ -314,6 +314,13 @@ FEATURES: tuple[Correction, ...] = (
         outer_probes.orders,
     ),
     Correction.of(
+        "text of containers",
+        "the text of an OrderedDict, and of classes like it, has all items",
+        unnoticed(containers.leave_texts),
+        Needs(names("FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC"), names("format str")),
+        outer_probes.texts,
+    ),
+    Correction.of(
         "tensors in containers",
         "`x in [y]`, index and count ask what Python asks",
         unnoticed(containers.compare_tensors_in_lists),

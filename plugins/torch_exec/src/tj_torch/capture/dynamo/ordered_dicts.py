@@ -1,7 +1,9 @@
-"""Guards of the order of keys in an ``OrderedDict`` that was there before.
+"""Guards of the order of keys in a dict that was there before.
 
-``move_to_end`` changes it, and no guard of Dynamo's sees that: these walk the plain dict inside,
-whose order stays. The order counts for loops, for copies and for ``==`` of two such dicts.
+``move_to_end`` of an ``OrderedDict`` changes it, and no guard of Dynamo's sees that: these walk the
+plain dict inside, whose order stays. The order counts for loops, for copies and for ``==`` of two
+such dicts. Of any dict, Dynamo does not guard the order where it is copied (``{**d}``, ``f(**d)``),
+unpacked or printed.
 """
 
 from __future__ import annotations
@@ -24,24 +26,37 @@ __all__ = ["guard_orders"]
 
 def guard_orders(stack: ExitStack, noticed: Observations) -> None:
     """Guard the order of each such dict whose keys the program walks through."""
-    from tj_torch.torch_private.dynamo import ConstDictVariable, VariableBuilder, user_defined
+    from tj_torch.torch_private.dynamo import (
+        ConstDictVariable,
+        ListVariable,
+        VariableBuilder,
+        user_defined,
+    )
 
     orders = _Orders(noticed)
     replace(stack, VariableBuilder, "_wrap", _noting(orders))
-    for name in ("install_dict_keys_match_guard", "tp_iter_impl", "unpack_var_sequence"):
+    replace(stack, ConstDictVariable, "install_dict_keys_match_guard", _walking(orders))
+    for name in ("tp_iter_impl", "unpack_var_sequence", "repr_impl", "keys_as_python_constant"):
         if has(ConstDictVariable, name):
-            replace(stack, ConstDictVariable, name, _walking(orders))
+            replace(stack, ConstDictVariable, name, _walking(orders, of_all=True))
+    replace(stack, ConstDictVariable, "is_python_constant", _probing(orders), inherited=True)
+    replace(stack, ConstDictVariable, "as_python_constant", _folding(orders))
+    replace(stack, ListVariable, "call_method", _extending, inherited=True)
     ordered = getattr(user_defined, "OrderedDictVariable", ConstDictVariable)
     for owner in {ordered, ConstDictVariable}:
         replace(stack, owner, "call_method", _taking(orders), inherited=True)
 
 
 class _Orders:
-    """The keys of the dicts of one capture, by the expressions that these are read from."""
+    """The keys of the dicts of one capture, by the expressions that these are read from.
+
+    ``probing`` counts calls in which Dynamo only asks if a dict is a constant.
+    """
 
     def __init__(self, noticed: Observations) -> None:
         self.noticed = noticed
         self.keys: dict[str, list[Callable[[], object]]] = {}
+        self.probing = 0
 
     def guard(self, source: Any) -> None:
         """Guard the order of the dict at ``source``, if it is one of these."""
@@ -70,15 +85,70 @@ def _noting(orders: _Orders) -> Callable[[Callable[..., Any]], Callable[..., Any
     return noting
 
 
-def _walking(orders: _Orders) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _walking(
+    orders: _Orders, *, of_all: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Guard the order where a method walks through the keys; with ``of_all``, of all dicts."""
+
     def walking(original: Callable[..., Any]) -> Callable[..., Any]:
         def walk(self: Any, *args: Any) -> Any:
             orders.guard(self.source)
+            if of_all:
+                _guard_order(self)
             return original(self, *args)
 
         return walk
 
     return walking
+
+
+def _probing(orders: _Orders) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def probing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def is_python_constant(self: Any) -> Any:
+            orders.probing += 1
+            try:
+                return original(self)
+            finally:
+                orders.probing -= 1
+
+        return is_python_constant
+
+    return probing
+
+
+def _folding(orders: _Orders) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Guard the order where a builtin function is computed for a dict of constants."""
+
+    def folding(original: Callable[..., Any]) -> Callable[..., Any]:
+        def as_python_constant(self: Any) -> Any:
+            if not orders.probing:
+                _guard_order(self)
+            return original(self)
+
+        return as_python_constant
+
+    return folding
+
+
+def _extending(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Guard the keys that a list is extended by, as in ``[*d]``."""
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name == "extend":
+            for arg in args:
+                _guard_order(arg.realize())
+        return original(self, tx, name, args, kwargs)
+
+    return call_method
+
+
+def _guard_order(variable: Any) -> None:
+    """Let Dynamo guard the order, too, where it guards the keys of a dict that was there before."""
+    from tj_torch.torch_private.dynamo import ConstDictVariable, InstructionTranslator
+
+    if isinstance(variable, ConstDictVariable) and variable.source is not None:
+        variable.install_dict_keys_match_guard()
+        InstructionTranslator.current_tx().output.guard_on_key_order.add(variable.source)
 
 
 def _taking(orders: _Orders) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -91,11 +161,20 @@ def _taking(orders: _Orders) -> Callable[[Callable[..., Any]], Callable[..., Any
                 # Of a copy, Dynamo takes the last item, whichever end the program asks for.
                 if (args or kwargs) and type(self) is ConstDictVariable:
                     stop("popitem() from one end of a copy of an OrderedDict")
+            for copied in _copied(self, name, args):
+                _guard_order(copied)
             return original(self, tx, name, args, kwargs)
 
         return call_method
 
     return taking
+
+
+def _copied(variable: Any, method: str, args: Any) -> Sequence[Any]:
+    """The dicts whose items a method of the dict ``variable`` copies in their order."""
+    if method == "update":
+        return [arg.realize() for arg in args]
+    return [variable] if method == "copy" else ()
 
 
 _PLAIN = (str, int, float, bool, bytes, type(None))

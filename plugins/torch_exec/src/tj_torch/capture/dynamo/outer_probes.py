@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tj_torch.capture.eager_probe import equal_to_eager
 
-__all__ = ["imported", "orders"]
+__all__ = ["imported", "orders", "texts"]
 
 imported = equal_to_eager(
     """
@@ -29,4 +29,13 @@ o, p = OrderedDict(a=1, b=2), OrderedDict(a=1, b=2)
 def f(x): return x * (2 if o == p else 3)
 """,
     "f(x)", "o.move_to_end('a')", "f(x)",
+)  # fmt: skip
+
+texts = equal_to_eager(
+    """
+from collections import OrderedDict
+x = torch.ones(2)
+def f(x): return x * 2, str(OrderedDict(a=1))
+""",
+    "f(x)",
 )  # fmt: skip
