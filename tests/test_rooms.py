@@ -42,7 +42,7 @@ ROOMS = {
         "probe", "notes", "policies", "inside", "casts", "cast_cache", "bodies", "transform",
         "plugin",
     ),
-    "tj_subclass": ("expansion", "writes", "kind", "transform", "plugin"),
+    "tj_subclass": ("expansion", "writes", "kind", "joining", "transform", "plugin"),
     "tj_distributed": (
         "options", "wrappers", "names", "adapter", "sequence", "facts", "agreement", "waits",
         "groups", "schedule", "transform", "buckets", "overlap", "merge", "redistributions",

@@ -150,6 +150,24 @@ def words(sequence: bool) -> Words:
     return model
 
 
+def tied() -> nn.Module:
+    """``Words`` that embeds with the weight of its last layer: each process has half of the words.
+
+    `parallelize_module` makes a new parameter of each weight, so they are tied afterwards.
+    """
+    model = words(False)
+    plan = RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())
+    parallelize_module(model.embed, init_device_mesh("cpu", (2,)), plan)
+    model.embed.weight = model.out.weight
+    return model
+
+
+def embedding() -> nn.Module:
+    """An embedding by itself, whose result nobody has waited for when it is returned."""
+    plan = RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())
+    return parallelize_module(nn.Embedding(WORDS, WIDTH), init_device_mesh("cpu", (2,)), plan)
+
+
 def long_sequences(kind: type[Attention]) -> tuple[nn.Module, Callable[[int], tuple[Tensor, ...]]]:
     def inputs(step: int) -> tuple[Tensor, ...]:
         torch.manual_seed(10 * step + dist.get_rank())
@@ -158,20 +176,24 @@ def long_sequences(kind: type[Attention]) -> tuple[nn.Module, Callable[[int], tu
     return kind(), inputs
 
 
-def sentences(sequence: bool) -> tuple[nn.Module, Callable[[int], tuple[Tensor, ...]]]:
+def sentences(
+    model: nn.Module, count: int = 2
+) -> tuple[nn.Module, Callable[[int], tuple[Tensor, ...]]]:
     def inputs(step: int) -> tuple[Tensor, ...]:
         torch.manual_seed(step)
-        return torch.randint(WORDS, (2, 4)), torch.randint(WORDS, (2, 4))
+        return tuple(torch.randint(WORDS, (2, 4)) for _ in range(count))
 
-    return words(sequence), inputs
+    return model, inputs
 
 
 MADE: dict[str, Callable[[], Any]] = {
     "ulysses": lambda: long_sequences(Ulysses),
     "ring": lambda: long_sequences(Ring),
     "mixed": mixed,
-    "loss": lambda: sentences(False),
-    "loss and sequence": lambda: sentences(True),
+    "loss": lambda: sentences(words(False)),
+    "loss and sequence": lambda: sentences(words(True)),
+    "tied": lambda: sentences(tied()),
+    "embedding": lambda: sentences(embedding(), 1),
 }
 
 

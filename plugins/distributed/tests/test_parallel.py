@@ -19,21 +19,23 @@ if TYPE_CHECKING:
 FILE = str(Path(__file__).with_name("parallel.py"))
 
 
-def check(found: dict[str, Any], joint: bool = True) -> None:
+NAMES = ("ulysses", "ring", "mixed", "loss", "loss and sequence", "tied", "embedding")
+
+
+def check(found: dict[str, Any]) -> None:
     assert isinstance(found, dict), found
     assert not differences(found["eager"], found["jitted"])
     assert found["said"] == []
     assert found["entries"] == [1]
-    assert found["joint"] == [joint]
+    assert found["joint"] == [True]
 
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("jit", ["model", "loss"])
-@pytest.mark.parametrize("name", ["ulysses", "ring", "mixed", "loss", "loss and sequence"])
+@pytest.mark.parametrize("name", NAMES)
 def test_three_steps(name: str, jit: str, ranks: Ranks) -> None:
     for found in ranks.run(FILE, "compared", name, jit):
-        # The mask of shared words is state of a placement: PyTorch differentiates that program.
-        check(found, joint=name != "loss and sequence")
+        check(found)
         ran, also = found["ran"]
         assert Counter(ran) == Counter(also)
 

@@ -33,6 +33,7 @@ def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
 
 @hookimpl
 def tj_transforms() -> tuple[Transform, ...]:
+    from tj_subclass.joining import joining
     from tj_subclass.transform import lower_subclasses
 
-    return (lower_subclasses(),)
+    return (joining(), lower_subclasses())

@@ -37,6 +37,7 @@ from tj_torch.extend import CROSSING, is_wrapper_class, may_write, resolve
 from tj_torch.internal import WITH_STRIDES, WITH_VALUE
 
 from tj_subclass.expansion.flattening import FLATTEN, UNFLATTEN
+from tj_subclass.joining import JOINED
 
 __all__ = ["lower_subclasses"]
 
@@ -46,7 +47,7 @@ COPYING = {WITH_STRIDES, WITH_VALUE}
 """Symbols of calls that stand for writes, beside functional forms."""
 
 METHOD = Symbol("tj", "method")
-METHODS = {METHOD, Symbol("tj", "method.backward")}
+METHODS = {s for symbol in (METHOD, JOINED) for s in (symbol, symbol.as_variant("backward"))}
 """Symbols of calls of methods that are no operations of PyTorch, and of their gradients."""
 
 

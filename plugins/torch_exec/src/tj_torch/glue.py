@@ -16,9 +16,11 @@ from tj_torch.runtime.functional import (
     with_value,
     write_back,
 )
+from tj_torch.runtime.joined import EARLIER, joined
 from tj_torch.runtime.subclasses import flatten, unflatten
 
 __all__ = [
+    "EARLIER",
     "autograd_function",
     "bump_version",
     "call",
@@ -29,6 +31,7 @@ __all__ = [
     "copy_back",
     "flatten",
     "invoke",
+    "joined",
     "method",
     "set_version",
     "transformed",

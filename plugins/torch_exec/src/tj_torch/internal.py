@@ -54,6 +54,7 @@ from tj_torch.runtime.counters import versioned
 from tj_torch.runtime.forms import Form, form_of
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.generators import random_state, set_random_state
+from tj_torch.runtime.joined import EARLIER
 from tj_torch.runtime.modes import function_mode_is_on, without_function_modes, without_modes
 from tj_torch.runtime.subclasses import Layout, dense_tensors, unflatten
 from tj_torch.torch_private.ops import (
@@ -82,6 +83,7 @@ from tj_torch.torch_private.runtime import (
 __all__ = [
     "AUTOCAST_NOTES",
     "COPIED_BACK",
+    "EARLIER",
     "OVERWRITTEN",
     "RETURNED_VIEW",
     "WITH_STRIDES",

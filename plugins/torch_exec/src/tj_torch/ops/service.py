@@ -45,6 +45,7 @@ FUNCTIONAL = (
     "builtins.getattr",
     "builtins.getattr.inverse",
     "tj.copied_back",
+    "tj.joined",
     "tj.versioned",
     "tj.with_strides",
     "tj.with_value",
