@@ -229,6 +229,14 @@ def whole(x: Tensor) -> Tensor:
     return x.to_local() if hasattr(x, "to_local") else x
 
 
+def returned(name: str) -> list[str]:
+    """Types of what the model ``name`` returns, in eager and jitted."""
+    torch.compiler.reset()
+    model, inputs = MADE[name]()
+    (given,) = inputs(0)
+    return [type(f(given)).__name__ for f in (model, tj.jit(model, plugins=PLUGINS))]
+
+
 def _starts(trace: Any) -> list[str]:
     """Names of the collectives that ``trace`` starts, in order."""
     names = [call.symbol.name for call in trace.walk() if "c10d" in call.symbol.qualname]

@@ -40,6 +40,11 @@ def test_three_steps(name: str, jit: str, ranks: Ranks) -> None:
         assert Counter(ran) == Counter(also)
 
 
+def test_a_result_that_nobody_has_waited_for(ranks: Ranks) -> None:
+    for eagers, jitted in ranks.run(FILE, "returned", "embedding"):
+        assert jitted == eagers == "AsyncCollectiveTensor"
+
+
 @pytest.mark.slow
 def test_a_sum_of_which_each_takes_its_shard(ranks: Ranks) -> None:
     """An all-reduce becomes a reduce-scatter, which on two processes adds the same."""

@@ -206,9 +206,11 @@ class _Lowering:
         In eager the caller may get such a result, an `AsyncCollectiveTensor`. Calls inside of the
         program get what has been waited for: a kernel of a region would read a tensor without data.
         """
-        if call.symbol != METHOD or not any(p.name in self.returned for p in call.flat_outs):
+        waiting = call.symbol in (METHOD, JOINED)
+        if not waiting or not any(p.name in self.returned for p in call.flat_outs):
             return False
-        found = bool(dict(call.kwargs).get("async_op"))
+        kwargs = call.args[-1][2] if call.symbol == JOINED else dict(call.kwargs)
+        found = bool(kwargs.get("async_op"))
         found = found or any(p.name in self.late for p in call.flat_args)
         if found:
             self.late.update(p.name for p in call.flat_outs)
