@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
 from tj_conformance.oracle.versions import left_to_this_version
+from tj_core.extend import Stage, Transform
 from torch import distributed
 from torch.distributed import _functional_collectives as functional
+
+if TYPE_CHECKING:
+    from tj_core.extend import PassContext, Trace
 
 PLUGINS = ["torch", "autograd", "distributed"]
 
@@ -138,6 +144,38 @@ def gradients() -> Any:
         return found, None
     backward = str(tj.last_trace(g, "backward"))
     return found, "distributed.begin" in backward
+
+
+def _broken(trace: Trace, context: PassContext) -> Trace:
+    raise RuntimeError("no")
+
+
+def _falling_back(fn: Any) -> Any:
+    """``fn`` jitted; on rank 1 it falls back to eager."""
+    broken = Transform("broken", _broken, Stage.ACQUIRED, falls_back=True)
+    found = [broken] if distributed.get_rank() == 1 else []
+    session = tj.Session(PLUGINS, overrides={"strict": False})
+    return tj.jit(fn, session=session, transforms=found)
+
+
+def one_in_eager(seconds: float) -> Any:
+    """Rank 1 falls back in the first run, in a group with a timeout of ``seconds``."""
+    group = distributed.new_group(timeout=datetime.timedelta(seconds=seconds))
+    g = _falling_back(lambda x: functional.all_reduce(x, "sum", group) * 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tj.TjWarning)
+        return seen(lambda: g(torch.ones(3)))
+
+
+def one_in_eager_later() -> Any:
+    """Rank 1 runs in eager what both have compiled before, and then the program again."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return summed(x.sin()).cos()
+
+    g = jit(f)
+    in_eager = f if distributed.get_rank() == 1 else g
+    return [seen(lambda h=h: h(torch.ones(3))) for h in (g, g, in_eager, in_eager, g, g)]
 
 
 def death() -> Any:

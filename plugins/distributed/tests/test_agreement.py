@@ -39,6 +39,12 @@ class Members:
     def drop(self, key: str) -> None:
         del self.store[key]
 
+    def waiting(self, text: str) -> None:
+        self.store["waiting"] = text
+
+    def in_eager(self) -> dict[int, str]:
+        return {1: "f: graph break"}
+
 
 def pair(size: int = 2, **options: object) -> list[Agreement]:
     store: dict[str, str] = {}
@@ -175,19 +181,23 @@ def test_old_words_leave_the_store() -> None:
 
 
 def test_a_rank_that_says_nothing() -> None:
-    one = Agreement("0", Members({}, 0, timeout=0.2), Options(patience=0.05))
+    store: dict[str, str] = {}
+    one = Agreement("0", Members(store, 0, timeout=0.2), Options(patience=0.05))
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append  # type: ignore[method-assign]
     logger = logging.getLogger("tj.distributed")
     logger.addHandler(handler)
     try:
-        with pytest.raises(TjError, match=r"ranks \[1\] have not said"):
+        with pytest.raises(TjError, match=r"rank 0 waits for ranks \[1\]") as raised:
             one.begin((SUM,))
     finally:
         logger.removeHandler(handler)
     (record,) = records
-    assert "rank 0 waits for ranks [1]" in record.getMessage()
+    for text in (record.getMessage(), store["waiting"], str(raised.value)):
+        assert "rank 0 waits for ranks [1]" in text
+        assert f"rank 0, compiled: {SUM}" in text
+        assert "rank 1 has fallen back to eager: f: graph break" in text
 
 
 @pytest.mark.parametrize("options", [{"agree": "sometimes"}, {"patience": 0}])

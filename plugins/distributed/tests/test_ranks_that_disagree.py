@@ -60,6 +60,24 @@ def test_backward_is_compared_too(ranks: Ranks) -> None:
         assert says in (True, None)
 
 
+def test_one_rank_falls_back_and_the_other_waits_for_its_word(ranks: Ranks) -> None:
+    """Both end with the timeout of the group, and name each other."""
+    compiled, eager = ranks.run(FILE, "one_in_eager", 3.0)
+    assert compiled[0] == "TjError", compiled[1]
+    assert "rank 0, compiled: all_reduce(3 x f32 of x, sum)" in compiled[1]
+    assert "rank 1 has fallen back to eager: one_in_eager.<locals>.<lambda>" in compiled[1]
+    assert eager[0] != "TjError"
+    assert "rank 0 waits for ranks [1]" in eager[1]
+    assert "runs in eager on this rank" in eager[1]
+    assert max(compiled[2], eager[2]) < 30, "the timeout, and the time of a compilation"
+
+
+def test_one_rank_runs_in_eager_what_both_have_compiled(ranks: Ranks) -> None:
+    first, second = ranks.run(FILE, "one_in_eager_later")
+    assert first == second == [first[0]] * 6
+    assert isinstance(first[0], list)
+
+
 @pytest.mark.slow
 def test_a_rank_that_dies(mortal: Ranks) -> None:
     (kind, text, seconds), failure = mortal.run(FILE, "death")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
+from tj_torch.extend import IN_EAGER, WAITING, said_by_ranks, say_to_ranks
 from torch import distributed
 
 from tj_distributed import names
 
 __all__ = [
     "Members", "finish", "gather_out", "group_of", "has_coalesced", "in_backward", "is_on_gloo",
-    "ranks_of",
+    "ranks_of", "timeout_of",
 ]  # fmt: skip
 
 
@@ -22,7 +24,8 @@ class Members:
         self.rank: int = group.rank()
         self.size: int = group.size()
         self.store: Any = distributed.PrefixStore(prefix, group.get_group_store())
-        self.timeout: float = group.get_group_store().timeout.total_seconds()
+        self.timeout = timeout_of(group)
+        self.ranks = distributed.get_process_group_ranks(group)
 
     def has(self, key: str) -> bool:
         """Test if some rank has set ``key``; does not wait."""
@@ -39,6 +42,26 @@ class Members:
     def drop(self, key: str) -> None:
         """Remove ``key``."""
         self.store.delete_key(key)
+
+    def waiting(self, text: str) -> None:
+        """Let ranks that run in eager see what this one waits for; nothing any more if empty."""
+        say_to_ranks(WAITING, text)
+
+    def in_eager(self) -> dict[int, str]:
+        """The program that runs in eager on a rank, the last one, with the reason, by rank."""
+        found = said_by_ranks(IN_EAGER)
+        return {i: found[r] for i, r in enumerate(self.ranks) if r in found}
+
+
+def timeout_of(group: Any) -> float:
+    """Seconds after which collectives of ``group`` give up, or its store, if that is sooner."""
+    found = [group.get_group_store().timeout]
+    if names.look(names.GLOO):
+        # A group may have a backend for each device; all have the timeout of the group.
+        with contextlib.suppress(AttributeError, RuntimeError):
+            backend = names.backend_of(group, torch.device("cpu"))
+            found.append(names.timeout_of.fget(backend.options))
+    return float(min(found).total_seconds())
 
 
 def finish(tensor: torch.Tensor) -> None:

@@ -16,7 +16,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tj_core.extend import TjError
@@ -67,6 +67,14 @@ class MembersOf(Protocol):
 
     def drop(self, key: str) -> None:
         """Remove ``key``."""
+        ...
+
+    def waiting(self, text: str) -> None:
+        """Let ranks that run in eager see what this one waits for; nothing any more if empty."""
+        ...
+
+    def in_eager(self) -> dict[int, str]:
+        """The program that runs in eager on a rank, the last one, with the reason, by rank."""
         ...
 
 
@@ -179,21 +187,35 @@ class Agreement:
         while True:
             waiting = self._compared(run, key, waiting)
             if not waiting or self.failure is not None:
+                if said:
+                    self.members.waiting("")
                 return
             waited = time.monotonic() - began
-            if not said and waited > self.options.patience:
+            # In time for a rank in eager, whose collective ends with the group's timeout, too.
+            if not said and waited > min(self.options.patience, self.members.timeout / 2):
                 said = True
-                log.warning(
-                    "group %s: rank %d waits for ranks %s, which may be compiling (run %d)",
-                    self.name, self.members.rank, waiting, run,
-                )  # fmt: skip
+                text = self._waits(run, key, waiting)
+                self.members.waiting(text)
+                log.warning("%s", text)
             if waited > self.members.timeout:
                 raise TjError(
-                    f"group {self.name}: ranks {waiting} have not said which collectives their run "
-                    f"{run} has, for {waited:.0f} s",
-                    hint="They may have ended, or run a program without collectives.",
+                    f"{self._waits(run, key, waiting)}\nThey have said nothing for {waited:.0f} s",
+                    hint="They may have ended, run in eager, or run a program without collectives.",
                 )
             time.sleep(_POLL)
+
+    def _waits(self, run: int, key: str, ranks: Sequence[int]) -> str:
+        """What this rank is about to run, and what is known of the ``ranks`` it waits for."""
+        eager = self.members.in_eager()
+        mine = ", ".join(map(str, from_text(self.members.get(f"sequence/{key}"))))
+        lines = [
+            f"group {self.name}: rank {self.members.rank} waits for ranks {[*ranks]}, which may be "
+            f"compiling (run {run})",
+            f"  rank {self.members.rank}, compiled: {mine}",
+            *(f"  rank {rank} has fallen back to eager: {eager[rank]}" for rank in ranks
+              if rank in eager),
+        ]  # fmt: skip
+        return "\n".join(lines)
 
     def _compared(self, run: int, key: str, ranks: Iterable[int]) -> list[int]:
         """Compare with the ranks that have given their word; return the others."""

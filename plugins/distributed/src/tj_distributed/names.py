@@ -16,6 +16,7 @@ NAMES = names_in(
     {
         "torch._C._distributed_c10d": {
             "_get_work_registry_size": ("see if threads find each other's collectives", WAITS),
+            "Backend.Options._timeout": ("wait for other ranks as long as the group does", AGREE),
         },
         "torch.distributed.distributed_c10d": {
             "_resolve_process_group": ("find the group of a program's collectives", AGREE),
@@ -36,11 +37,12 @@ NAMES = names_in(
         },
         "torch.distributed": {
             "_DEFAULT_FIRST_BUCKET_BYTES": ("cut where the first bucket is complete", OVERLAP),
-            "ProcessGroup._get_backend": ("know that gloo runs a group's collectives", GLOO),
+            "ProcessGroup._get_backend": ("know a group's backend, and its timeout", GLOO),
         },
     },
     called={
         "_get_work_registry_size": "unfinished",
+        "Backend.Options._timeout": "timeout_of",
         "_resolve_process_group": "resolve_group",
         "_current_graph_task_id": "backward_id",
         "all_gather_into_tensor_out.default": "ALL_GATHER_OUT",

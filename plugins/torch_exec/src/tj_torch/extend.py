@@ -33,7 +33,14 @@ from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 from tj_torch.ops.values.convert import device_to_torch, dtype_to_torch, tensor_proxy, to_core_tree
-from tj_torch.runtime.ranks import agreed_by_ranks, has_several_ranks
+from tj_torch.runtime.ranks import (
+    IN_EAGER,
+    WAITING,
+    agreed_by_ranks,
+    has_several_ranks,
+    said_by_ranks,
+    say_to_ranks,
+)
 from tj_torch.runtime.subclasses import is_wrapper, is_wrapper_class
 from tj_torch.torch_private.lookup import MissingNameError, Name, names_in
 from tj_torch.torch_private.lookup import finder as names_finder
@@ -44,8 +51,10 @@ from tj_torch.torch_private.tables import Feature, Table, later, registered
 __all__ = [
     "AUTOCAST",
     "CROSSING",
+    "IN_EAGER",
     "MODULE_WRAPPERS",
     "TENSOR_KINDS",
+    "WAITING",
     "WIRING",
     "Derivation",
     "Expander",
@@ -84,8 +93,10 @@ __all__ = [
     "python_body",
     "registered",
     "resolve",
+    "said_by_ranks",
     "same_operators",
     "say_lost",
+    "say_to_ranks",
     "set_conj",
     "set_neg",
     "storage_id",

@@ -332,7 +332,7 @@ class DynamoPrograms:
     def _left(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
         """The original, which runs all later calls as well."""
         dispatcher.elsewhere = with_notes(dispatcher.jitted, self.original)
-        return self.original
+        return dispatcher.elsewhere
 
     def _initialize(self, dispatcher: Dispatcher[Row]) -> Callable[..., Any]:
         """The original, for a call that initializes lazy modules; later calls can be captured.

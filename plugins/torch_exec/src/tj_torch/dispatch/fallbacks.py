@@ -8,6 +8,7 @@ import warnings
 from tj_core.extend import CaptureError, Fallback, Jitted, PassError, Source, TjWarning
 
 from tj_torch.capture.sources import users_stacklevel
+from tj_torch.runtime.ranks import IN_EAGER, say_to_ranks
 
 __all__ = ["fall_back", "fall_back_from", "first_lines", "stand_aside", "warn"]
 
@@ -38,6 +39,8 @@ def stand_aside(
         return
     jitted.stats.fallbacks = (*jitted.stats.fallbacks, fallback)
     where = f"\n  at {source}" if source else ""
+    # Ranks that have compiled it may wait for the word of this one.
+    say_to_ranks(IN_EAGER, f"{jitted.name}: {reason}{where}")
     if not silent:
         warn(f"tj: {jitted.name}: {reason}{where}")
 
