@@ -23,12 +23,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "RMSprop": ("RMSprop", {"centered": True}),
     "Adagrad": ("Adagrad", {}),
     "NAdam": ("NAdam", {}),
+    "AdamW one by one": ("AdamW", {"foreach": False}),
+    "SGD one by one": ("SGD", {"momentum": 0.9, "foreach": False}),
 }
 
 
 def _model(how: str) -> nn.Module:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3))
+    if how == "many":  # parameters of one shape
+        model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(12)))
     mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
     return tj_distributed.shard(model, mesh) if how == "shard" else fully_shard(model, mesh=mesh)
 

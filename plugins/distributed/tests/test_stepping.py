@@ -48,3 +48,9 @@ def test_a_functional_step(name: str, ranks: Ranks) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_step_over_shards(how: str, name: str, ranks: Ranks) -> None:
     check(ranks, how, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["AdamW one by one", "SGD one by one"])
+def test_a_step_over_many_parameters_of_one_shape(name: str, ranks: Ranks) -> None:
+    check(ranks, "many", name)

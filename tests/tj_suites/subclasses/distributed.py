@@ -94,6 +94,12 @@ def redistributed(x: Any) -> Any:
     return y.sin(), y.redistribute(placements=WHOLE)
 
 
+@PROGRAMS(given(ROWS, 4, 6), lambda: torch.tensor(2.0), lambda: torch.tensor(3.0))
+def numbers_that_tensors_hold(x: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
+    """Two calls that differ in nothing but the symbol of a number."""
+    return x / a.item(), x / b.item()
+
+
 @PROGRAMS(given(ROWS, 4, 6, grad=True))
 def to_local(x: Any) -> Any:
     y: Any = x + 1

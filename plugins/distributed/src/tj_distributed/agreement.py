@@ -16,7 +16,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tj_core.extend import TjError
@@ -150,6 +150,7 @@ class Agreement:
                 time.sleep(_POLL)
             self._compared(self.runs, "", ())
             notes = [self._last(rank) for rank in range(self.members.size)]
+            notes += _of_eager(self.members.in_eager())
         except Exception as gone:  # the rank that held the store has ended
             notes = [f"the store of the group does not answer: {gone}"]
         self.check()
@@ -205,16 +206,15 @@ class Agreement:
             time.sleep(_POLL)
 
     def _waits(self, run: int, key: str, ranks: Sequence[int]) -> str:
-        """What this rank is about to run, and what is known of the ``ranks`` it waits for."""
-        eager = self.members.in_eager()
+        """Describe what this rank is about to run, and what is known of ``ranks``."""
+        eager = {rank: text for rank, text in self.members.in_eager().items() if rank in ranks}
         mine = ", ".join(map(str, from_text(self.members.get(f"sequence/{key}"))))
         lines = [
             f"group {self.name}: rank {self.members.rank} waits for ranks {[*ranks]}, which may be "
             f"compiling (run {run})",
             f"  rank {self.members.rank}, compiled: {mine}",
-            *(f"  rank {rank} has fallen back to eager: {eager[rank]}" for rank in ranks
-              if rank in eager),
-        ]  # fmt: skip
+            *_of_eager(eager),
+        ]
         return "\n".join(lines)
 
     def _compared(self, run: int, key: str, ranks: Iterable[int]) -> list[int]:
@@ -293,6 +293,11 @@ class Agreement:
             open_runs[run] = key, left
             if not left:
                 del open_runs[run]
+
+
+def _of_eager(programs: Mapping[int, str]) -> list[str]:
+    """Lines on the ``programs`` that run in eager, by rank."""
+    return [f"  rank {rank} has fallen back to eager: {text}" for rank, text in programs.items()]
 
 
 def _listed(rank: int, reason: str, found: tuple[Collective, ...], place: int) -> str:

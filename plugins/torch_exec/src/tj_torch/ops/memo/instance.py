@@ -138,7 +138,9 @@ class _Renaming:
         )
 
     def call(self, call: BoundSymbol) -> BoundSymbol:
-        return call.map_proxies(self.proxy)
+        made = call.map_proxies(self.proxy)
+        # Operators on tensor subclasses have bodies of their own.
+        return made if call.body is None else made.replace(body=self.body(call.body))
 
     def proxy(self, p: Proxy) -> Any:
         """``p`` with the program's symbols; an unchanged formal is the argument itself."""
