@@ -63,9 +63,10 @@ def compared(how: str, name: str, functional: bool = False) -> dict[str, Any]:
     ``functional``: parameters are made anew, and the program is one on local tensors.
     """
     torch.compiler.reset()
-    eager, _ = _trained(how, name, lambda step: step)
     options = {"torch": {"functional": "always"}} if functional else {}
+    # Before eager: DTensor keeps what eager has found for the operators that take numbers.
     jitted, step = _trained(how, name, functools.partial(tj.jit, **options))
+    eager, _ = _trained(how, name, lambda step: step)
     trace = tj.last_trace(step)
     return {
         "eager": eager,

@@ -52,7 +52,10 @@ def say_to_ranks(topic: str, text: str) -> None:
 
 
 def said_by_ranks(topic: str) -> dict[int, str]:
-    """Words that ranks have said under ``topic``, by rank of the default group; empty words left out."""
+    """Words that ranks have said under ``topic``, by rank of the default group.
+
+    Empty ones are left out.
+    """
     store, found = _store(), dict[int, str]()
     with contextlib.suppress(*_GONE):
         for rank in range(_group().size()) if store is not None else ():

@@ -49,6 +49,7 @@ from tj_torch.torch_private.eager import (
     asserted_number,
 )
 from tj_torch.torch_private.lookup import MissingNameError
+from tj_torch.torch_private.runtime import pytree
 from tj_torch.torch_private.texts import WHERE_IMPORTED
 
 __all__ = [
@@ -87,6 +88,7 @@ __all__ = [
     "set_neg",
     "storage_id",
     "survives_writes",
+    "symbols_for_placements",
     "unwrapped",
     "without_saved_tensor_hooks",
 ]
@@ -396,6 +398,33 @@ def without_saved_tensor_hooks() -> Iterator[None]:
     finally:
         for pair in reversed(found):
             _push_saved_tensors_default_hooks(*pair)
+
+
+@contextlib.contextmanager
+def symbols_for_placements() -> Iterator[None]:
+    """Let DTensor find the placements of calls that take symbolic numbers.
+
+    It keeps what it has found by arguments. The hash of a symbolic float asks for its value, where
+    that of a symbolic integer raises `TypeError`, and nothing is kept: so it does for both here.
+    """
+    schema = WHERE_IMPORTED["OpSchema"]
+    if schema.path.rpartition(".")[0] not in sys.modules:
+        yield
+        return
+    kind = schema.find()
+    original = kind.__hash__
+
+    def hashed(self: Any) -> int:
+        given = pytree.tree_leaves((self.args_schema, self.kwargs_schema))
+        if any(isinstance(x, torch.SymFloat) for x in given):
+            raise TypeError("unhashable type: SymFloat")
+        return int(original(self))
+
+    kind.__hash__ = hashed
+    try:
+        yield
+    finally:
+        kind.__hash__ = original
 
 
 @contextlib.contextmanager

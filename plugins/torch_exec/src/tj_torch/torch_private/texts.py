@@ -99,6 +99,11 @@ WHERE_IMPORTED = {
         "leave the masks that placements of DTensor keep as they are",
         (MASKS,),
     ),
+    "OpSchema": Name(
+        "torch.distributed.tensor._op_schema.OpSchema",
+        "let DTensor find placements for calls that take symbolic numbers",
+        (MASKS,),
+    ),
     "composable": Name(
         OUTER_HOOKS[1], "know hooks that run around a module's program", ("sharded modules",)
     ),

@@ -297,7 +297,7 @@ def untouched(given: Iterable[Any] = ()) -> Iterator[None]:
     _look_at(search, given)
     _WINDOWS.append(search.places)
     try:
-        with private.same_masks():
+        with private.symbols_for_placements(), private.same_masks():
             yield
     finally:
         _WINDOWS.pop()
@@ -319,7 +319,7 @@ def same_tensors(given: Iterable[torch.Tensor]) -> Iterator[None]:
     search = _Search()
     _look_at(search, given)
     try:
-        with private.same_masks() as masked:
+        with private.symbols_for_placements(), private.same_masks() as masked:
             yield
             if masked():
                 raise CannotExpand("a placement keeps a mask for the next call")
