@@ -30,7 +30,7 @@ def agreed_by_ranks(key: str, text: str) -> str:
     """``text``, or what another rank has said under ``key`` before this one.
 
     For what ranks find out each for itself, as by measuring, and that decides which kernels run:
-    ranks with other kernels round otherwise. The first one decides for all. A store is no
+    ranks with other kernels round otherwise. The first rank decides for all. A store is no
     collective: no rank waits, and others need not ask. Without a process group it is ``text``.
     """
     store = _store()

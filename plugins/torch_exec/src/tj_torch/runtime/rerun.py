@@ -66,8 +66,8 @@ def undoing(
 ) -> Callable[..., Any]:
     """``function``, which writes nothing that outlives it, with its errors as `Undone` ones.
 
-    :param devices: those whose default generators it draws from, as ``cuda:0``.
-    :param generators: others that it draws from.
+    :param devices: the devices of default generators that ``function`` uses, as ``cuda:0``.
+    :param generators: the other generators.
     """
 
     def computation(*args: Any) -> Any:

@@ -404,8 +404,8 @@ def without_saved_tensor_hooks() -> Iterator[None]:
 def symbols_for_placements() -> Iterator[None]:
     """Let DTensor find the placements of calls that take symbolic numbers.
 
-    It keeps what it has found by arguments. The hash of a symbolic float asks for its value, where
-    that of a symbolic integer raises `TypeError`, and nothing is kept: so it does for both here.
+    DTensor caches placements by arguments. The hash of a symbolic float asks for its value, where
+    that of a symbolic integer raises `TypeError`, and nothing is cached: both raise here.
     """
     schema = WHERE_IMPORTED["OpSchema"]
     if schema.path.rpartition(".")[0] not in sys.modules:

@@ -1,6 +1,6 @@
 """Guards of the keys in ``vars(x)`` and ``x.__dict__``, which Dynamo leaves out.
 
-It finds what the program itself writes there, and not what is there in the next call.
+Dynamo finds the program's own writes there, and no changes between calls.
 """
 
 from __future__ import annotations
