@@ -254,3 +254,14 @@ def test_an_infinity_beside_a_place_that_is_read(monkeypatch: pytest.MonkeyPatch
 
     pairs = zip(tj.jit(program, session=session)(x, outside), program(x, outside), strict=True)
     assert [difference(*pair) for pair in pairs] == [None, None]
+
+
+def test_gradients_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of `sgn` is a tensor of zeros that has no memory."""
+    monkeypatch.setenv("TJ_PLUGINS", "inductor,autograd,torch")
+    x = torch.linspace(-1, 1, 5, requires_grad=True)
+    jitted = tj.jit(lambda x: torch.sgn(x * 1) * 3, session=tj.Session())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tj.TjWarning)
+        (found,) = torch.autograd.grad(jitted(x).sum(), x)
+    assert torch.equal(found, torch.zeros(5))

@@ -322,6 +322,11 @@ def copied_view(x: torch.Tensor, size: Any) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format).view(size)
 
 
+def zeros_in_memory(size: Any, **options: Any) -> torch.Tensor:
+    """Zeros for those without memory, whose products Inductor does not compile."""
+    return torch.zeros(size, **options)
+
+
 def else_known(formula: Formula, known: Formula | None) -> Formula:
     """Use ``known`` where ``formula`` returns NotImplemented: Inductor has no kernel then."""
 
@@ -433,6 +438,7 @@ NEEDED = (aten.addmm.default, *BATCH_NORMS, *GELU, *NO_NEGATIVE_INDEX, *FROM_THE
 
 REPLACED = frozenset(
     {
+        aten._efficientzerotensor.default,
         aten.nll_loss_backward.default,
         aten.var_mean.correction,
         aten.view_copy.default,
@@ -460,6 +466,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         **dict.fromkeys(FROM_THE_END, _taking_negative),
     }
     return {
+        aten._efficientzerotensor.default: zeros_in_memory,
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
         aten.view_copy.default: copied_view,
