@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import tj_core as tj
 import torch
 from tj_inductor import formulas
 from tj_inductor.adapter import compiling
@@ -270,3 +271,18 @@ def test_gelu_takes_no_series(call: Any, series: bool) -> None:
     called = {str(node.target) for node in graph.graph.nodes}
     assert "aten.erf.default" in called
     assert ("aten.where.self" in called) == series
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_gradients_of_average_pools_whose_last_window_is_cut(dims: int) -> None:
+    x = torch.randn(1, 2, *(7 + n for n in range(dims)), requires_grad=True)
+    pool = getattr(torch.nn.functional, f"avg_pool{dims}d")
+    session = tj.Session(["inductor", "autograd", "torch"], overrides={"inductor": {"minimum": 1}})
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return pool(x, 3, 2, ceil_mode=True)
+
+    tangent = torch.randn_like(program(x))
+    (expected,) = torch.autograd.grad(program(x), x, tangent)
+    (found,) = torch.autograd.grad(tj.jit(program, session=session)(x), x, tangent)
+    torch.testing.assert_close(found, expected)

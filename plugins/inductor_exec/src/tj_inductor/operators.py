@@ -78,6 +78,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         return Decline("it runs under autocast")
     values = (*call.flat_args, *call.flat_outs)
     reason = next(filter(None, map(_unfit, values)), None) or _refused(call) or _symbolic(call)
+    reason = reason or _divides_otherwise(call)
     reason = reason or _lost(call)
     if reason is None and not any(isinstance(p, TensorProxy) for p in call.flat_outs):
         reason = "it returns no tensor"
@@ -92,6 +93,19 @@ def _refused(call: BoundSymbol) -> str | None:
     shapes = [[n for i, n in enumerate(p.shape) if i != dim % len(p.shape)] for p in (x, source)]
     same = len(x.shape) == len(source.shape) and shapes[0] == shapes[1]
     return None if same else "its source has another shape than its first argument"
+
+
+def _divides_otherwise(call: BoundSymbol) -> str | None:
+    """The reason why Inductor's gradient of an average pool is wrong; None if it is right.
+
+    With ``ceil_mode``, it divides by the elements of a whole window where one ends behind padding.
+    """
+    name, _, rest = call.symbol.path.partition("_backward")
+    if name not in ("avg_pool2d", "avg_pool3d") or not rest:
+        return None
+    given = dict(call.kwargs)
+    ceil_mode = given.get("ceil_mode", call.args[5] if len(call.args) > 5 else False)
+    return "Inductor divides by whole windows with ceil_mode" if ceil_mode else None
 
 
 def _symbolic(call: BoundSymbol) -> str | None:

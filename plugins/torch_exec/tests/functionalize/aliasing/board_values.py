@@ -139,6 +139,16 @@ def place_outside_of_an_infinite_border(x):
     return F.grid_sample(x[None], torch.full((1, 1, 1, 2), -3.0), align_corners=True) + 1
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(1, 8)),))
+def gradient_of_a_window_that_is_cut(x):
+    weight = torch.arange(4.0)
+
+    def loss(y):
+        return (F.avg_pool1d(y.sin(), 3, 2, ceil_mode=True) * weight).sum()
+
+    return torch.func.grad(loss)(x)
+
+
 wrap_body_0 = 3.0
 
 
