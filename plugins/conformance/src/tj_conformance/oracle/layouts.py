@@ -6,10 +6,17 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-__all__ = ["LAYOUTS", "NOT_STRIDED"]
+__all__ = ["AS_SAMPLED", "LAYOUTS", "NOT_STRIDED"]
 
 NOT_STRIDED = ("sparse.sampled_addmm", "sparse.mm.reduce")
 """Operations of op_db whose samples have no strides."""
+
+AS_SAMPLED = ("_chunk_cat", "_unsafe_masked_index_put_accumulate")
+"""Operations that run in the layouts of op_db's samples alone.
+
+In eager, `_chunk_cat` reads outside of memory for some layouts, and the gradient of the other for
+indices of larger tensors, which it does not check: the process ends (PyTorch 2.13).
+"""
 
 
 def _reversed(x: torch.Tensor) -> torch.Tensor:
