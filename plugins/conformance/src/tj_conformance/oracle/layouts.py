@@ -11,11 +11,11 @@ __all__ = ["AS_SAMPLED", "LAYOUTS", "NOT_STRIDED"]
 NOT_STRIDED = ("sparse.sampled_addmm", "sparse.mm.reduce")
 """Operations of op_db whose samples have no strides."""
 
-AS_SAMPLED = ("_chunk_cat", "_unsafe_masked_index_put_accumulate")
+AS_SAMPLED = ("_chunk_cat", "nn.functional.pdist")
 """Operations that run in the layouts of op_db's samples alone.
 
-In eager, `_chunk_cat` reads outside of memory for some layouts, and the gradient of the other for
-indices of larger tensors, which it does not check: the process ends (PyTorch 2.13).
+`_chunk_cat` of tensors without dimensions, and the gradient of `pdist` of no elements, end the
+process in eager (PyTorch 2.13).
 """
 
 
