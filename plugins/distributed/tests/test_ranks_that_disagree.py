@@ -60,6 +60,7 @@ def test_backward_is_compared_too(ranks: Ranks) -> None:
         assert says in (True, None)
 
 
+@pytest.mark.slow
 def test_one_rank_falls_back_and_the_other_waits_for_its_word(ranks: Ranks) -> None:
     """Both end with the timeout of the group, and name each other."""
     compiled, eager = ranks.run(FILE, "one_in_eager", 3.0)

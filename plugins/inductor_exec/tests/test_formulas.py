@@ -273,6 +273,7 @@ def test_gelu_takes_no_series(call: Any, series: bool) -> None:
     assert ("aten.where.self" in called) == series
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_gradients_of_average_pools_whose_last_window_is_cut(dims: int) -> None:
     x = torch.randn(1, 2, *(7 + n for n in range(dims)), requires_grad=True)

@@ -140,7 +140,8 @@ def test_a_third_party_has_a_kind_of_its_own(key: str) -> None:
     jitted = tj.jit(lambda x: x.sin() * 2, plugins=plugins)
     x = Labeled(torch.rand(3), "a")
     assert torch.equal(jitted(x).held, (x.sin() * 2).held)
-    assert acme.asked == ["sin", "mul"]
+    # What acme declines one by one, tj-subclass tries as one call.
+    assert acme.asked == ["sin", "mul", *([] if key == "*" else ["joined"])]
     assert [call.body for call in tj.last_trace(jitted, stage="ACQUIRED").calls] == [None, None]
 
 

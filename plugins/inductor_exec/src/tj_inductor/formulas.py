@@ -414,6 +414,13 @@ BATCH_NORMS = (
     aten._batch_norm_with_update.default,
     aten._batch_norm_with_update_functional.default,
 )
+WITHOUT_MEMORY = tuple(
+    overload.default
+    for name in ("_efficientzerotensor",)
+    if (overload := getattr(aten, name, None)) is not None
+)
+"""Operators that make zeros without memory; private, so that a version may lack them."""
+
 GELU = (aten.gelu.default, aten.gelu_backward.default)
 NO_NEGATIVE_INDEX = (
     aten.index_add.default,
@@ -438,7 +445,7 @@ NEEDED = (aten.addmm.default, *BATCH_NORMS, *GELU, *NO_NEGATIVE_INDEX, *FROM_THE
 
 REPLACED = frozenset(
     {
-        aten._efficientzerotensor.default,
+        *WITHOUT_MEMORY,
         aten.nll_loss_backward.default,
         aten.var_mean.correction,
         aten.view_copy.default,
@@ -466,7 +473,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         **dict.fromkeys(FROM_THE_END, _taking_negative),
     }
     return {
-        aten._efficientzerotensor.default: zeros_in_memory,
+        **dict.fromkeys(WITHOUT_MEMORY, zeros_in_memory),
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
         aten.view_copy.default: copied_view,

@@ -8,6 +8,8 @@ import pytest
 import torch
 from tj_torch.capture.eager_probe import equal_to_eager
 
+pytestmark = pytest.mark.sampled(4)
+
 START = """
 import sys, types
 from collections import OrderedDict

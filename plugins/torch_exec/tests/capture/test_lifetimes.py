@@ -7,6 +7,8 @@ import tj_core as tj
 import torch
 from tj_torch.capture.eager_probe import equal_to_eager, scope_of
 
+pytestmark = pytest.mark.sampled(2)
+
 START = """
 import weakref
 x = torch.arange(3.0)

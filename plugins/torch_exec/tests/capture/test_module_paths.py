@@ -10,6 +10,8 @@ import tj_core as tj
 import torch
 from torch import nn
 
+pytestmark = pytest.mark.sampled(2)
+
 X = torch.ones(2, 3)
 
 
