@@ -293,14 +293,11 @@ def test_pools_of_symbolic_sizes_are_in_no_region() -> None:
     overrides = {"strict": True, "inductor": {"minimum": 1}}
     session = tj.Session(["inductor", "autograd", "torch"], overrides=overrides)
 
-    def program(x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.adaptive_avg_pool2d(x, (5, 7))
+    def program(x: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        return torch.nn.functional.adaptive_avg_pool2d(x, size)
 
     jitted = tj.jit(program, session=session, dynamic=True)
-    for size in (3, 4):
-        x = torch.randn(1, 2, size, size + 2, requires_grad=True)
-        torch.testing.assert_close(jitted(x), program(x))
-        tangent = torch.randn(1, 2, 5, 7)
-        (expected,) = torch.autograd.grad(program(x), x, tangent)
-        (found,) = torch.autograd.grad(jitted(x), x, tangent)
-        torch.testing.assert_close(found, expected)
+    x = torch.randn(1, 2, 8, 8)
+    torch._dynamo.mark_static(x)
+    for size in ((5, 7), (3, 4)):
+        torch.testing.assert_close(jitted(x, size), program(x, size))

@@ -112,7 +112,8 @@ def _symbolic(call: BoundSymbol) -> str | None:
     """The reason why Inductor has no program for the symbolic sizes of ``call``."""
     if call.symbol.path.partition(".")[0] not in NOT_SYMBOLIC:
         return None
-    tensors = (p for p in call.flat_args if isinstance(p, TensorProxy))
+    values = (*call.flat_args, *call.flat_outs)
+    tensors = (p for p in values if isinstance(p, TensorProxy))
     return "Inductor lowers it for fixed sizes only" if any(map(_has_symbols, tensors)) else None
 
 
