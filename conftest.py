@@ -131,6 +131,12 @@ def forgotten() -> None:
     torch._dynamo.reset()
 
 
+@pytest.fixture
+def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what fails inside tj fall back with a warning, as by default."""
+    monkeypatch.setenv("TJ_STRICT", "0")
+
+
 @pytest.fixture(autouse=True)
 def on_device() -> Iterator[None]:
     """Make tensors on the device that ``TJ_DEVICE`` names, where tests name none."""

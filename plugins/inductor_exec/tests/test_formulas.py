@@ -8,7 +8,6 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import tj_core as tj
 import torch
 from tj_inductor import formulas
 from tj_inductor.adapter import compiling
@@ -275,28 +274,24 @@ def test_gelu_takes_no_series(call: Any, series: bool) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_gradients_of_average_pools_whose_last_window_is_cut(dims: int) -> None:
+def test_gradients_of_average_pools_whose_last_window_is_cut(dims: int, fusing: Any) -> None:
     x = torch.randn(1, 2, *(7 + n for n in range(dims)), requires_grad=True)
     pool = getattr(torch.nn.functional, f"avg_pool{dims}d")
-    session = tj.Session(["inductor", "autograd", "torch"], overrides={"inductor": {"minimum": 1}})
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return pool(x, 3, 2, ceil_mode=True)
 
     tangent = torch.randn_like(program(x))
     (expected,) = torch.autograd.grad(program(x), x, tangent)
-    (found,) = torch.autograd.grad(tj.jit(program, session=session)(x), x, tangent)
+    (found,) = torch.autograd.grad(fusing(program, {"minimum": 1})(x), x, tangent)
     torch.testing.assert_close(found, expected)
 
 
-def test_pools_of_symbolic_sizes_are_in_no_region() -> None:
-    overrides = {"strict": True, "inductor": {"minimum": 1}}
-    session = tj.Session(["inductor", "autograd", "torch"], overrides=overrides)
-
+def test_pools_of_symbolic_sizes_are_in_no_region(fusing: Any) -> None:
     def program(x: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
         return torch.nn.functional.adaptive_avg_pool2d(x, size)
 
-    jitted = tj.jit(program, session=session, dynamic=True)
+    jitted = fusing(program, {"minimum": 1}, dynamic=True)
     x = torch.randn(1, 2, 8, 8)
     torch._dynamo.mark_static(x)
     for size in ((5, 7), (3, 4)):

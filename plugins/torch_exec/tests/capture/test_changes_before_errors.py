@@ -10,7 +10,7 @@ import tj_core as tj
 import torch
 from tj_torch.capture.eager_probe import equal_to_eager, scope_of
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = [pytest.mark.sampled(2), pytest.mark.usefixtures("lenient", "forgotten")]
 
 START = """
 x = torch.arange(3.0)
@@ -53,14 +53,8 @@ PROGRAMS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TJ_STRICT", "0")
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_was_changed_before_an_error_is_kept(name: str) -> None:
-    torch._dynamo.reset()
     text = f"{START}def f(i):\n    {PROGRAMS[name]}"
     seen = "(log, state, vars(holder), buffer, drawn())"
     train = "(y := f(torch.tensor([2]))).requires_grad and y.backward(), grads()"
@@ -71,7 +65,6 @@ def test_what_was_changed_before_an_error_is_kept(name: str) -> None:
 
 def raised(text: str, **options: Any) -> tuple[list[int], list[str]]:
     """The list that a program appends to when it raises, and what tj warned of."""
-    torch._dynamo.reset()
     with scope_of(f"{START}def f(i):\n    {text}") as scope:
         jitted = tj.jit(scope["f"], plugins=["torch"], **options)
         with warnings.catch_warnings(record=True) as caught:

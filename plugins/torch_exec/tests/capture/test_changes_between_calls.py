@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-import torch
 from tj_torch.capture.eager_probe import equal_to_eager
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("lenient", "forgotten")]
 
 START = """
 import sys, types
@@ -124,14 +123,8 @@ first = put(2)
 """
 
 
-@pytest.fixture(autouse=True)
-def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TJ_STRICT", "0")
-
-
 def compare(text: str, *changes: str, broken: bool = False) -> None:
     """Compare a program in eager and under tj, before and after each change."""
-    torch._dynamo.reset()
     if broken:  # the rest of the function is a program of its own
         text = re.sub(r"(def (?:f|forward)\(.*\):\n)( +)", rf"\1\2{BREAK}\2", text)
     calls = [c for change in changes for c in (change, "seen()")]

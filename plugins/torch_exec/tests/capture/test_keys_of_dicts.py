@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from tj_torch.capture.eager_probe import equal_to_eager
+
+pytestmark = pytest.mark.usefixtures("lenient", "forgotten")
 
 START = """
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -67,12 +68,6 @@ KEYS = [
     "{1: 3}.get(one, 4)",
     "len({same, as_well})",
 ]
-
-
-@pytest.fixture(autouse=True)
-def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TJ_STRICT", "0")
-    torch._dynamo.reset()
 
 
 @pytest.mark.sampled(4)

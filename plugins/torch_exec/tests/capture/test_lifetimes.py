@@ -7,7 +7,7 @@ import tj_core as tj
 import torch
 from tj_torch.capture.eager_probe import equal_to_eager, scope_of
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = [pytest.mark.sampled(2), pytest.mark.usefixtures("lenient", "forgotten")]
 
 START = """
 import weakref
@@ -51,21 +51,14 @@ PROGRAMS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TJ_STRICT", "0")
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_ends_of_objects(name: str) -> None:
-    torch._dynamo.reset()
     text = f"{START}def f(x):\n    {PROGRAMS[name]}"
     changes = ("setattr(Ending, 'more', 1)", "f(x)", "ends")
     equal_to_eager(text, "f(x)", "ends", "f(x)", "f(x)", "ends", *changes)()
 
 
 def test_a_warning_says_why() -> None:
-    torch._dynamo.reset()
     with scope_of(f"{START}def f(x):\n    a = make()\n    return x * 2") as scope:
         jitted = tj.jit(scope["f"], plugins=["torch"])
         with pytest.warns(

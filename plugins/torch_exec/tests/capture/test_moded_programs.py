@@ -7,13 +7,10 @@ from tj_conformance.programs.checkpoints import checkpointed_programs
 from tj_conformance.programs.modes import moded_programs
 from tj_conformance.programs.observations import differences_seen, warned
 
+pytestmark = pytest.mark.usefixtures("lenient")
+
 MODED = {p.name: p for p in moded_programs()}
 CHECKPOINTED = {p.name: p for p in checkpointed_programs()}
-
-
-@pytest.fixture(autouse=True)
-def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TJ_STRICT", "0")
 
 
 @pytest.mark.sampled(32)

@@ -11,13 +11,10 @@ from tj_conformance.programs.raising import raising_programs
 from torch._dynamo import symbolic_convert, utils
 from torch._dynamo.variables import builtin
 
+pytestmark = pytest.mark.usefixtures("lenient")
+
 RAISING = {p.name: p for p in raising_programs()}
 ASSIGNING = {p.name: p for p in assigning_programs()}
-
-
-@pytest.fixture(autouse=True)
-def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TJ_STRICT", "0")
 
 
 @pytest.mark.sampled(120)

@@ -17,12 +17,9 @@ from tj_torch.runtime import thread_state
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+pytestmark = pytest.mark.usefixtures("lenient")
+
 X = torch.rand(3, 2)
-
-
-@pytest.fixture(autouse=True)
-def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TJ_STRICT", "0")
 
 
 def hessian(x: torch.Tensor) -> torch.Tensor:
