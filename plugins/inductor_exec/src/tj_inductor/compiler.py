@@ -33,23 +33,15 @@ class Compiler:
         self.options = options
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self, *, goes_on: bool = False) -> Iterator[None]:
         """Collect C++ kernels inside, and compile them on exit, in one run of the compiler if so
-        chosen.
+        chosen. If the compiler ``goes_on`` after exit, kernels wait for it.
         """
         if not Collected.supported():
             yield
             return
-        with collecting(together=self.options.one_compile, change=self.changed):
-            yield
-
-    @contextlib.contextmanager
-    def begin(self) -> Iterator[None]:
-        """Like `together`, but the compiler goes on after exit, and kernels wait for it."""
-        if not Collected.supported():
-            yield
-            return
-        with collecting(together=self.options.one_compile, change=self.changed, goes_on=True):
+        one = self.options.one_compile
+        with collecting(together=one, change=self.changed, goes_on=goes_on):
             yield
 
     def changed(self, kernel: str) -> str:

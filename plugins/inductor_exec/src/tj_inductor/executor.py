@@ -65,7 +65,7 @@ def inductor_executor(options: Options) -> Executor:
         fingerprint=compiler.fingerprint,
         detached=False,
         overwrites=is_on_cpu,
-        begin=compiler.begin,
+        begin=functools.partial(compiler.together, goes_on=True),
     )
     claims: RuleTable[Claim] = RuleTable("claim")
     packaging = Packaging(functools.partial(members, compiler), restore)

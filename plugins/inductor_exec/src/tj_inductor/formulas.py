@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -385,6 +386,16 @@ def _along(values: torch.Tensor, inputs: torch.Tensor, dim: int) -> torch.Tensor
 
 aten = torch.ops.aten
 
+
+def existing(*names: str) -> tuple[Any, ...]:
+    """The ATen operators of these private ``names`` that this PyTorch has."""
+    found = []
+    for name in names:
+        with contextlib.suppress(AttributeError):
+            found.append(attrgetter(name)(aten))
+    return tuple(found)
+
+
 DIVISIONS: dict[Any, Formula] = {
     aten.floor_divide.default: floor_divided,
     aten.remainder.Tensor: remainder,
@@ -408,18 +419,14 @@ ELEMENTARY: dict[Any, Formula] = {
 }
 BATCH_NORMS = (
     aten.native_batch_norm.default,
-    aten._native_batch_norm_legit.default,
-    aten._native_batch_norm_legit.no_stats,
-    aten._native_batch_norm_legit_functional.default,
-    aten._batch_norm_with_update.default,
-    aten._batch_norm_with_update_functional.default,
-)
-WITHOUT_MEMORY = tuple(
-    overload.default
-    for name in ("_efficientzerotensor",)
-    if (overload := getattr(aten, name, None)) is not None
-)
-"""Operators that make zeros without memory; private, so that a version may lack them."""
+    *existing(
+        "_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats",
+        "_native_batch_norm_legit_functional.default", "_batch_norm_with_update.default",
+        "_batch_norm_with_update_functional.default",
+    ),
+)  # fmt: skip
+WITHOUT_MEMORY = existing("_efficientzerotensor.default")
+"""Operators that make zeros without memory."""
 
 GELU = (aten.gelu.default, aten.gelu_backward.default)
 NO_NEGATIVE_INDEX = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,10 +58,6 @@ infinite `a`; PyTorch's kernel adds two products. Grid samples outside of the in
 times zero, which is NaN for an infinite border.
 """
 
-NOT_SYMBOLIC = frozenset({"_adaptive_avg_pool2d", "adaptive_max_pool2d"})
-"""Operators that Inductor does not lower for sizes that are symbols: it compares their quotients.
-"""
-
 
 def can_fuse(call: BoundSymbol) -> bool | Decline:
     """Decide if ``call`` is a pure call of an ATen operator on plain tensors."""
@@ -70,16 +66,17 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
     operator = _operator(call.symbol)
     if operator is None:
         return Decline("PyTorch has no such operator")
-    if call.symbol.path.partition(".")[0] in OTHERWISE:
+    name = call.symbol.path.partition(".")[0]
+    if name in OTHERWISE:
         return Decline("Inductor's programs compute it otherwise than PyTorch's kernels")
     if torch.Tag.dynamic_output_shape in operator.tags:
         return Decline("the shape of its result depends on data")
     if is_on(call.context):
         return Decline("it runs under autocast")
     values = (*call.flat_args, *call.flat_outs)
-    reason = next(filter(None, map(_unfit, values)), None) or _refused(call) or _symbolic(call)
-    reason = reason or _divides_otherwise(call)
-    reason = reason or _lost(call)
+    reason = next(filter(None, map(_unfit, values)), None) or _lost(call)
+    if reason is None and name in SOMETIMES:
+        reason = SOMETIMES[name](call)
     if reason is None and not any(isinstance(p, TensorProxy) for p in call.flat_outs):
         reason = "it returns no tensor"
     return True if reason is None else Decline(reason)
@@ -87,8 +84,6 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
 
 def _refused(call: BoundSymbol) -> str | None:
     """The reason why PyTorch's kernel raises for ``call``; a region would broadcast ``source``."""
-    if call.symbol.path != "index_add.default":
-        return None
     x, dim, _, source = call.args[:4]
     shapes = [[n for i, n in enumerate(p.shape) if i != dim % len(p.shape)] for p in (x, source)]
     same = len(x.shape) == len(source.shape) and shapes[0] == shapes[1]
@@ -100,21 +95,29 @@ def _divides_otherwise(call: BoundSymbol) -> str | None:
 
     With ``ceil_mode``, it divides by the elements of a whole window where one ends behind padding.
     """
-    name, _, rest = call.symbol.path.partition("_backward")
-    if name not in ("avg_pool2d", "avg_pool3d") or not rest:
-        return None
     given = dict(call.kwargs)
     ceil_mode = given.get("ceil_mode", call.args[5] if len(call.args) > 5 else False)
     return "Inductor divides by whole windows with ceil_mode" if ceil_mode else None
 
 
 def _symbolic(call: BoundSymbol) -> str | None:
-    """The reason why Inductor has no program for the symbolic sizes of ``call``."""
-    if call.symbol.path.partition(".")[0] not in NOT_SYMBOLIC:
-        return None
+    """The reason why Inductor has no program for ``call`` if its sizes are symbols.
+
+    It compares their quotients.
+    """
     values = (*call.flat_args, *call.flat_outs)
     tensors = (p for p in values if isinstance(p, TensorProxy))
     return "Inductor lowers it for fixed sizes only" if any(map(_has_symbols, tensors)) else None
+
+
+SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
+    "index_add": _refused,
+    "avg_pool2d_backward": _divides_otherwise,
+    "avg_pool3d_backward": _divides_otherwise,
+    "_adaptive_avg_pool2d": _symbolic,
+    "adaptive_max_pool2d": _symbolic,
+}
+"""Operators of which some calls are in no region: functions that return the reason, or None."""
 
 
 def _lost(call: BoundSymbol) -> str | None:

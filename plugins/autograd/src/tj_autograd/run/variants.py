@@ -133,8 +133,8 @@ class Variants:
     @property
     def expected(self) -> bool:
         """True if a backward of the layout `usual` is to be expected: of a loss, or of a module."""
-        calls = (call.source for call in self.functional.calls)
-        return any(map(is_scalar, self.part.tangents)) or any(s and s.module_path for s in calls)
+        sources = (call.source for call in self.functional.calls)
+        return any(map(is_scalar, self.part.tangents)) or any(s and s.module_path for s in sources)
 
     def casts(self, layout: Layout, ambient: Context) -> bool:
         """Check that eager's backward for ``layout`` has other casts under the autocast of
