@@ -244,8 +244,7 @@ def _is_opaque(call: BoundSymbol) -> bool:
 
 
 def _mutated(call: BoundSymbol) -> Iterator[Proxy]:
-    effects = call.effects
-    for index in (*effects.mutates, *(i for i, _ in effects.rebinds)):
+    for index in call.effects.written:
         yield call.flat_args[index]
     if _is_opaque(call):
         yield from call.flat_args

@@ -60,8 +60,7 @@ class Run:
         self.effects = effects
         self.earlier = earlier
         self.memory = [_memory(value, runtime) for _, value in given]
-        touched = {*effects.mutates, *(i for i, _ in effects.rebinds)}
-        written = {self.memory[i] for i in touched}
+        written = {self.memory[i] for i in effects.written}
         self.marks = [
             (p, value, dialect, dialect.mark(value))
             for (p, value), memory in zip(given, self.memory, strict=True)

@@ -218,7 +218,7 @@ class _Run:
         p = pipeline
         steps = Steps([trace], reached, p.expand, p.tags, p.check, p.strict, begin=p.progress.step)
         compiler = p.regions or FusedRegions(p.tags, p.strict)
-        how = not p.dce, chosen, wait, p.begins and not wait
+        how = not p.dce, chosen, wait, p.begins
         claimed = ClaimedProgram(steps, p.executors, p.tables, compiler, *how)
         return cls(p, steps, claimed, Recall(steps), sizes=sizes, reason=reason)
 

@@ -50,6 +50,11 @@ class Effects:
         return {index: number for mark, index, number in self.marks if mark == name}
 
     @property
+    def written(self) -> tuple[int, ...]:
+        """The arguments whose data or metadata the call changes."""
+        return (*self.mutates, *(index for index, _ in self.rebinds))
+
+    @property
     def removable(self) -> bool:
         """Test if the call may be removed once none of its outputs is used."""
         return not (self.mutates or self.rebinds or self.ordered)

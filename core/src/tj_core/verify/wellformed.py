@@ -163,7 +163,7 @@ def _literal(leaf: object) -> bool:
 def _effects(call: BoundSymbol) -> Iterator[str]:
     args, outs = call.flat_args, len(call.flat_outs)
     effects = call.effects
-    indices = [*effects.mutates, *(i for i, _ in effects.rebinds)]
+    indices = [*effects.written]
     indices += [a.index for a in effects.aliases if a.kind == "arg"]
     if any(i >= len(args) for i in indices):
         yield f"has an effect on an argument beyond its {len(args)}"

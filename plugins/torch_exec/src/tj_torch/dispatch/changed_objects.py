@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import alias_facts
@@ -13,7 +13,7 @@ from tj_torch.functionalize.around import draws_from, generators_in
 from tj_torch.runtime.rerun import Undone, asking, undoing
 
 if TYPE_CHECKING:
-    from tj_core.extend import BoundSymbol, Compilation, Jitted, Proxy, Trace
+    from tj_core.extend import BoundSymbol, Compilation, Jitted, Trace
 
 __all__ = ["keeping_changes", "losing", "with_changes"]
 
@@ -61,7 +61,7 @@ def losing(function: Run, name: str) -> Run:
     def computation(*args: Any) -> Any:
         try:
             return function(*args)
-        except Exception:
+        except Exception:  # whatever it is, the changes are lost
             warn(
                 f"tj: {name} raises, and what the compiled part of it has changed in Python "
                 "objects before is lost: it cannot be run again"
@@ -75,12 +75,8 @@ def _writes(trace: Trace) -> bool:
     """Test if a program writes what it is given."""
     roots = alias_facts(trace).roots
     given = {roots[p.name] for p in trace.inputs}
-    return any(roots[p.name] in given for call in trace.calls for p in _written(call))
-
-
-def _written(call: BoundSymbol) -> Iterator[Proxy]:
-    for index in (*call.effects.mutates, *(i for i, _ in call.effects.rebinds)):
-        yield call.flat_args[index]
+    written = (call.flat_args[i] for call in trace.calls for i in call.effects.written)
+    return any(roots[p.name] in given for p in written)
 
 
 def _is_seen(call: BoundSymbol) -> bool:

@@ -1,13 +1,24 @@
-"""State of a device's default random number generator.
+"""States of random number generators: of a device's default one, and of those of a program.
 
 ``meta`` has none: random operations draw nothing there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import torch
 
-__all__ = ["random_state", "set_random_state"]
+__all__ = ["NO_STATES", "random_state", "random_states", "set_random_state", "set_random_states"]
+
+States: TypeAlias = tuple[
+    Sequence[tuple[str, torch.Tensor]], Sequence[tuple[torch.Generator, torch.Tensor]]
+]
+"""States of default generators by device, as ``cuda:0``, and of other generators."""
+
+NO_STATES: States = ((), ())
+"""The states of no generators."""
 
 
 def random_state(device: str) -> torch.Tensor:
@@ -29,3 +40,16 @@ def set_random_state(device: str, state: torch.Tensor) -> None:
         torch.set_rng_state(state)
     elif kind != "meta":
         torch.get_device_module(kind).set_rng_state(state, device)
+
+
+def random_states(devices: Sequence[str], generators: Sequence[torch.Generator]) -> States:
+    """The states of the default generators of ``devices``, and of ``generators``."""
+    return [(d, random_state(d)) for d in devices], [(g, g.get_state()) for g in generators]
+
+
+def set_random_states(states: States) -> None:
+    """Set generators to ``states``, which `random_states` has returned."""
+    for device, state in states[0]:
+        set_random_state(device, state)
+    for generator, state in states[1]:
+        generator.set_state(state)

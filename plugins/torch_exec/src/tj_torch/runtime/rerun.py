@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import PluginError
 
-from tj_torch.runtime.generators import random_state, set_random_state
+from tj_torch.runtime.generators import NO_STATES, random_states, set_random_states
 from tj_torch.runtime.packing import is_of_hook
 
 if TYPE_CHECKING:
@@ -71,20 +71,16 @@ def undoing(
     """
 
     def computation(*args: Any) -> Any:
-        states = [(device, random_state(device)) for device in devices] if devices else ()
-        own = [(g, g.get_state()) for g in generators] if generators else ()
+        states = random_states(devices, generators) if devices or generators else NO_STATES
         try:
             return function(*args)
         except PluginError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever it is, the user's program raises its own
             if is_of_hook(error):  # the hook has seen tensors
                 raise
             undone = Undone(error)
-        for device, state in states:
-            set_random_state(device, state)
-        for generator, state in own:
-            generator.set_state(state)
+        set_random_states(states)
         try:
             raise undone
         finally:

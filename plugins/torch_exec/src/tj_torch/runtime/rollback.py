@@ -8,13 +8,14 @@ that did not do what its trace says, is raised as it is: its writes cannot be un
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import PluginError, TjWarning
 
-from tj_torch.runtime.generators import random_state, set_random_state
+from tj_torch.runtime.generators import NO_STATES, random_states, set_random_states
 from tj_torch.runtime.packing import Acquired, is_of_hook
 from tj_torch.runtime.rerun import undo
 
@@ -61,8 +62,7 @@ def unless_it_raises(
     acquired = Acquired(otherwise)
 
     def computation(*args: Any) -> Any:
-        states = [(device, random_state(device)) for device in drawn] if drawn else ()
-        own = [(g, g.get_state()) for g in generators] if generators else ()
+        states = random_states(drawn, generators) if drawn or generators else NO_STATES
         versions = [args[i]._version for i in written] if written else ()
         try:
             return run(*args)
@@ -71,12 +71,7 @@ def unless_it_raises(
         if isinstance(error, PluginError):
             raise error
 
-        def restore() -> None:
-            for device, state in states:
-                set_random_state(device, state)
-            for generator, state in own:
-                generator.set_state(state)
-
+        restore = functools.partial(set_random_states, states)
         if is_of_hook(error):
             try:
                 if any(args[i]._version != v for i, v in zip(written, versions, strict=True)):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tj_torch.capture.dynamo.observations import Observations
 
-__all__ = ["guard_imports"]
+__all__ = ["global_of", "guard_imports"]
 
 
 def guard_imports(stack: ExitStack, noticed: Observations) -> None:
@@ -40,7 +40,7 @@ def guard_imports(stack: ExitStack, noticed: Observations) -> None:
     def naming(original: Callable[..., Any]) -> Callable[..., Any]:
         def import_source(self: Any, name: str) -> Any:
             module, scope = sys.modules.get(name), self.output.global_scope
-            known = f"__import_{name.replace('.', '_dot_')}"
+            known = global_of(name)
             # A module of that name that was imported before, whose programs still are there.
             if module is not None and scope.get(known, module) is not module:
                 return GlobalSource(self.output.install_global_by_id(known, module))
@@ -50,6 +50,11 @@ def guard_imports(stack: ExitStack, noticed: Observations) -> None:
 
     replace_instruction(stack, "IMPORT_NAME", importing)
     replace(stack, InstructionTranslatorBase, "import_source", naming)
+
+
+def global_of(module: str) -> str:
+    """Dynamo's name of the global that holds the module of a name."""
+    return f"__import_{module.replace('.', '_dot_')}"
 
 
 def _imported(scope: dict[str, Any], name: str, level: int, *, whole: bool) -> str:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tj_torch.capture.dynamo.imports import global_of
+
 if TYPE_CHECKING:
     from tj_torch.capture.dynamo.fragments import Frame
 
@@ -69,7 +71,7 @@ def _held(program: Any) -> Iterator[tuple[str, Any]]:
     scope = function.__globals__
     module = scope.get("__name__", "")
     if module in sys.modules and vars(sys.modules[module]) is scope:
-        alias = f"G['__import_{module.replace('.', '_dot_')}']"
+        alias = f"G['{global_of(module)}']"
         for name in function.__code__.co_names:
             yield f"{alias}.{name}", scope.get(name)
 
