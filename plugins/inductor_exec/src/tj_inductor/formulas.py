@@ -388,7 +388,7 @@ aten = torch.ops.aten
 
 
 def existing(*names: str) -> tuple[Any, ...]:
-    """The ATen operators of these private ``names`` that this PyTorch has."""
+    """The ATen operators of private ``names``, without those that PyTorch lacks."""
     found = []
     for name in names:
         with contextlib.suppress(AttributeError):

@@ -158,8 +158,8 @@ def collecting(
     """Collect the C++ kernels of this thread inside of the block, and compile them on exit.
 
     They are compiled in one file, or each in its own without ``together``. If the compiler
-    ``goes_on`` after exit, kernels wait for it in their first call. A nested block leaves all of
-    that to the outer one.
+    ``goes_on`` after exit, kernels wait for it in their first call. The kernels of a
+    nested block belong to the outer block.
     """
     if _here.collected is not None:
         yield
