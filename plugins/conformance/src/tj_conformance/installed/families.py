@@ -74,11 +74,11 @@ SEEN = {
 FAMILIES: Mapping[str, Family] = {
     **{
         f"op_db:{name}": whole(
-            functools.partial(op_db, getattr(torch, name)), 6 if name == "float32" else 2, 16
+            functools.partial(op_db, getattr(torch, name)), 4 if name == "float32" else 1, 16
         )
         for name in DTYPES
     },
-    "module_db": whole(module_db, 4, 6),
+    "module_db": whole(module_db, 2, 6),
     "generated": _seeded(programs.generated, 10),
     **{
         name: whole(functools.partial(_seen, name), 1 if name == "raising" else 0, 16)
@@ -87,7 +87,7 @@ FAMILIES: Mapping[str, Family] = {
     "meaning": whole(programs.meaning, 2, 16),
     "orders": _seeded(programs.orders, 6),
     "found": whole(programs.found, 8),
-    "own_backwards": whole(programs.own_backwards, 4, 16),
+    "own_backwards": whole(programs.own_backwards, 2, 16),
     "models": whole(programs.models, 1, 5),
 }
 """Families by name."""
