@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -111,17 +112,21 @@ class Job:
 
     def work(self, rank: int, fault: Fault | None) -> None:
         """Train, in a process of its own."""
+        clock = Clock(self, rank, fault)
         try:
-            self.train(rank, fault)
+            self.train(rank, clock.at)
             text = "done"
         except BaseException as error:
             text = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
         self.say(f"ended-{rank}", f"{time.monotonic()} {text}")
+        # On a busy machine the training may end before the thread that kills has its turn.
+        if clock.killer is not None:
+            clock.killer.join()
         # A group that has lost a rank cannot be left in order.
         os._exit(0)
 
-    def train(self, rank: int, fault: Fault | None) -> None:
-        """Run the example, with a clock at each moment."""
+    def train(self, rank: int, at: Callable[[str, int], None]) -> None:
+        """Run the example, which calls ``at`` with each moment and its step."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the losses stand in a file
         sys.path.insert(0, str(EXAMPLES))
         training: Any = importlib.import_module("training")
@@ -131,14 +136,13 @@ class Job:
         distributed.init_process_group(
             "gloo", store=store, rank=rank, world_size=self.size, timeout=timeout
         )
-        clock = Clock(self, rank, fault)
         training.train(
             program.parallel,
             self.folder,
             STEPS,
             EVERY,
             self.program == "tensor_parallel",
-            clock.at,
+            at,
         )
         distributed.destroy_process_group()
 
@@ -150,6 +154,7 @@ class Clock:
         self.job, self.rank, self.fault = job, rank, fault
         self.last: tuple[str, float] | None = None
         self.longest: dict[str, float] = {}
+        self.killer: threading.Thread | None = None
 
     def at(self, moment: str, step: int) -> None:
         """Note how long the moment before took; let the fault happen."""
@@ -163,7 +168,8 @@ class Clock:
         if fault is None or (step, moment) != (fault.step, MOMENTS[fault.moment]):
             return
         if self.rank == fault.rank:
-            threading.Thread(target=self.die, args=(fault.delay,), daemon=True).start()
+            self.killer = threading.Thread(target=self.die, args=(fault.delay,), daemon=True)
+            self.killer.start()
         elif fault.in_collective:
             time.sleep(LATE)
 
