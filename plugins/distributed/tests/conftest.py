@@ -28,3 +28,11 @@ def mortal() -> Iterator[Ranks]:
     found = Ranks()
     yield found
     found.close()
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Ranks]:
+    """Four processes on gloo."""
+    found = Ranks(4)
+    yield found
+    found.close()

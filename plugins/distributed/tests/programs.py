@@ -15,12 +15,18 @@ import tj_core as tj
 import torch
 from torch import distributed, nn
 from torch.distributed._composable.replicate import replicate
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
     MixedPrecisionPolicy,
     fully_shard,
+)
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
 
@@ -240,6 +246,49 @@ def sharded_accumulation(run: Run) -> Any:
     return [whole(p) for p in model.parameters()]
 
 
+def joined(run: Run) -> Any:
+    """Ranks have different numbers of batches; those that are done take part in the reductions."""
+    model = net()
+    wrapped = run.jit(ddp(model))
+    losses = []
+    with wrapped.join():
+        for step in range(2 + distributed.get_rank()):
+            loss = wrapped(data(step)).pow(2).mean()
+            loss.backward()
+            losses.append(loss.detach())
+    return losses, [p.grad.clone() for p in model.parameters()]
+
+
+def other_lengths(run: Run) -> Any:
+    """Batches of each rank and step have a length of their own."""
+    model = net()
+    wrapped = ddp(run.jit(model))
+    for step in range(4):
+        rows = 2 + (step + distributed.get_rank()) % 3
+        wrapped(data(step).repeat(2, 1)[:rows]).pow(2).mean().backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def sharded_checkpoints(run: Run) -> Any:
+    """torchtitan's order: the checkpointed block is jitted, and then sharded."""
+    model = net()
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = run.jit(checkpoint_wrapper(block))
+    model = _sharded(model)
+    return trained(model, model)
+
+
+def sharded_columns(run: Run) -> Any:
+    """Four ranks: two have the columns of each layer, and each shards its half with another."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "columns"))
+    model = net()
+    for i, block in enumerate(model.blocks):
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        parallelize_module(block, mesh["columns"], plan)
+        model.blocks[i] = fully_shard(run.jit(block), mesh=mesh["data"])
+    return trained(fully_shard(model, mesh=mesh["data"]), model)
+
+
 def sharded_and_clipped(run: Run) -> Any:
     model = _blocks_first(run)
     model(data(0)).pow(2).mean().backward()
@@ -251,6 +300,7 @@ PROGRAMS = (
     ddp_of_jit, jit_of_ddp, jit_of_static_ddp, comm_hook, accumulation, inner_changes,
     unused_parameters, replicated, fsdp1, blocks_then_sharded, sharded_then_blocks,
     sharded_gradients_only, sharded_in_low_precision, sharded_accumulation, sharded_and_clipped,
+    joined, other_lengths, sharded_checkpoints, sharded_columns,
 )  # fmt: skip
 
 

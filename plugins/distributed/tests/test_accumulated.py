@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tj_conformance.oracle.compare import differences
-from tj_distributed.testing import Ranks
 from torch import distributed
+
+if TYPE_CHECKING:
+    from tj_distributed.testing import Ranks
 
 if not distributed.is_gloo_available():
     pytest.skip("this PyTorch has no gloo", allow_module_level=True)
@@ -18,14 +20,6 @@ SYNC = (True, False, False, True, True, False, True)
 NAMES = (
     "gathered again", "saved", "checkpointed", "tied", "uneven", "in bfloat16", "all in bfloat16",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    """Four processes on gloo."""
-    found = Ranks(4)
-    yield found
-    found.close()
 
 
 def check(ranks: Ranks, name: str, replicas: bool = False) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tj_conformance.oracle.compare import differences
-from tj_distributed.testing import Ranks
 from torch import distributed
+
+if TYPE_CHECKING:
+    from tj_distributed.testing import Ranks
 
 if not distributed.is_gloo_available():
     pytest.skip("this PyTorch has no gloo", allow_module_level=True)
@@ -25,14 +26,6 @@ def run(ranks: Ranks, name: str, *args: Any) -> list[Any]:
     found = ranks.run(FILE, name, *args)
     assert not any(type(one).__name__ == "Failure" for one in found), found
     return found
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    """Four processes on gloo."""
-    found = Ranks(4)
-    yield found
-    found.close()
 
 
 def test_a_small_model(ranks: Ranks) -> None:
