@@ -31,7 +31,7 @@ REDUCED_BY_BUCKETS = {
 
 
 def check(found: dict[str, Any]) -> list[Difference]:
-    """What differs, of a program that is captured and starts the collectives of eager."""
+    """Differences of a program that is captured and starts the collectives of eager."""
     assert isinstance(found, dict), found
     assert found["collectives of jitted"] == found["collectives of eager"]
     assert found["said"] == []

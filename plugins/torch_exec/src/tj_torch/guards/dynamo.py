@@ -23,10 +23,15 @@ class Watches:
     def __init__(self, on_dead: Callable[[], None]) -> None:
         self.on_dead = on_dead
         self.finalizers: list[weakref.finalize[..., Any]] = []
+        self.kept: list[object] = []
 
     def add(self, watched: object) -> None:
-        """Call ``on_dead`` when ``watched`` is freed."""
-        made = weakref.finalize(watched, self.on_dead)
+        """Call ``on_dead`` when ``watched`` is freed; keep what allows no weak reference."""
+        try:
+            made = weakref.finalize(watched, self.on_dead)
+        except TypeError:  # an `re.Match`: another one might get its address
+            self.kept.append(watched)
+            return
         made.atexit = False
         self.finalizers.append(made)
 
@@ -76,10 +81,10 @@ def dynamo_guards(
         def id_ref(self, obj: object, obj_str: str) -> int:
             # Dynamo's own finalizer would keep this manager and its contents alive as long as the
             # guarded object, which is often a class.
-            with contextlib.suppress(TypeError):  # for objects without weak references
-                if id(obj) not in self._weakrefs:
+            if id(obj) not in self._weakrefs:
+                watches.add(obj)
+                with contextlib.suppress(TypeError):
                     self._weakrefs[id(obj)] = weakref.ref(obj)
-                    watches.add(obj)
             return id(obj)
 
     guards = Manager(root.__code__, graph).guard_manager

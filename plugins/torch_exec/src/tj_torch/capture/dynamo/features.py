@@ -28,6 +28,7 @@ from tj_torch.capture.dynamo import (
     result_caches,
     symbols,
     tensors,
+    unguarded,
     zeros,
 )
 from tj_torch.capture.dynamo import globals as own_globals
@@ -210,6 +211,13 @@ FEATURES: tuple[Correction, ...] = (
         imports.guard_imports,
         Needs(frozenset({"IMPORT_NAME"})),
         outer_probes.imported,
+    ),
+    Correction.of(
+        "unguarded reads",
+        "annotations, signatures, limits of sys and ranges are those of each call",
+        unnoticed(unguarded.correct),
+        None,
+        outer_probes.unguarded,
     ),
     Correction.of(
         "keywords",

@@ -4,6 +4,9 @@ A module may be imported again, and code may run in any dict with any ``__name__
 read, guard and write the globals of the module of that name, as first imported. Functions that
 assign globals in a dict that is no module's are not captured.
 
+Dynamo guards no global of Python's own modules, as ``os.environ`` where ``os.getenv`` reads it.
+Here they are guarded, but for functions, classes and modules.
+
 A builtin function is guarded as one, and that no global of its name has come to hide it.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.own_methods import is_known
@@ -39,15 +43,29 @@ def correct(stack: ExitStack) -> None:
 
 def _found(original: Callable[..., Any]) -> Callable[..., Any]:
     def found(self: Any, name: str) -> Any:
+        from tj_torch.torch_private.dynamo import (
+            DictGetItemSource,
+            GlobalSource,
+            VariableBuilder,
+            is_from_skip_guard_source,
+        )
+
         if _is_a_modules(self.f_globals):
-            return original(self, name)
-        from tj_torch.torch_private.dynamo import DictGetItemSource, GlobalSource, VariableBuilder
+            module, variable, source = original(self, name)
+            if is_from_skip_guard_source(source) and _may_change(self.f_globals.get(name)):
+                source = source.base
+            return module, variable, source
 
         scope = self.f_globals
         source = GlobalSource(self.output.install_global_by_id("___unnamed_scope", scope))
         return scope, VariableBuilder(self, source)(scope), DictGetItemSource(source, name)
 
     return found
+
+
+def _may_change(value: Any) -> bool:
+    """Test for data; Python's own functions and classes are not replaced."""
+    return not isinstance(value, BuiltinFunctionType | FunctionType | ModuleType | type)
 
 
 def _is_a_modules(scope: dict[str, Any]) -> bool:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from tj_torch.capture.eager_probe import equal_to_eager
 
-__all__ = ["imported", "orders", "texts"]
+__all__ = ["imported", "orders", "texts", "unguarded"]
+
+unguarded = equal_to_eager(
+    """
+x = torch.ones(2)
+def g(a: 2): return a
+def f(x, r): return x * sum(r) * g.__annotations__['a']
+""",
+    "f(x, range(3))", "f(x, range(1, 5))", "setattr(g, '__annotations__', {'a': 5})",
+    "f(x, range(3))",
+)  # fmt: skip
 
 imported = equal_to_eager(
     """

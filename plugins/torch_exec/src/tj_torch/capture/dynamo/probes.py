@@ -232,9 +232,13 @@ x = torch.ones(2)
 scope = {'__name__': 'math', 'k': 2}
 exec('def g(x): return x * k', scope)
 g = scope['g']
-def f(x): return g(x)
+import tempfile
+before = tempfile.template
+def f(x): return g(x) * len(tempfile.gettempprefix())
 """,
     "f(x)", "scope.update(k=3)", "f(x)",
+    "setattr(tempfile, 'template', before + 'a')", "f(x)",
+    "setattr(tempfile, 'template', before)",
 )  # fmt: skip
 
 hidden = equal_to_eager(

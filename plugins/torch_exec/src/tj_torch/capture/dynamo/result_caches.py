@@ -72,8 +72,8 @@ def _is_constant(variable: Any) -> bool:
 
 
 def _state(tx: Any) -> tuple[int, int]:
-    """Number of graph nodes, and of guards on global data, so far."""
-    guards = (g for g in tx.output.guards if g.name.startswith("G["))
+    """Number of graph nodes, and of guards on data, so far, those on default values aside."""
+    guards = (g for g in tx.output.guards if "defaults__" not in g.name)
     data = sum(g.create_fn_name() not in _OF_CODE for g in guards)
     return len(tx.output.graph.nodes), data
 
