@@ -172,6 +172,12 @@ def test_memory_is_shared_as_declared() -> None:
     ]
     both = Effects(aliases=(Alias(1, "out", 0),))
     assert problems((X, Y), (z, z), (), both) == []
+    assert problems((X, Y), (x, x), given, both) == [
+        f"result {i} is in the memory of its argument 'x', which the trace does not say"
+        for i in (0, 1)
+    ]
+    viewed = Effects(aliases=(Alias(1, "out", 0), Alias(0, "arg", 0)))
+    assert problems((X, Y), (x, x), given, viewed) == []
 
 
 def test_writes_are_those_declared() -> None:

@@ -115,21 +115,25 @@ class Run:
         """Results that share memory, or require a gradient, without a declaration in the trace."""
         pairs = [(p, value) for p, value in _pairs(outputs, result) if isinstance(p, Proxy)]
         memory = [_memory(value, self.runtime) for _, value in pairs]
-        known: dict[Hashable | None, str] = {}
-        for (p, _), at in zip(self.given, self.memory, strict=True):
-            known[at] = f"its argument {p.name!r}"
+        given = {at: p.name for (p, _), at in zip(self.given, self.memory, strict=True)}
+        known: dict[Hashable | None, int] = {}
         for i, (at, (p, value)) in enumerate(zip(memory, pairs, strict=True)):
-            declared = self.declared(i, memory)
-            if at is not None and at in known and at not in declared:
-                yield f"result {i} is in the memory of {known[at]}, which the trace does not say"
-            if not (requires_grad(p) or at in declared) and _is_tracked(value, self.runtime):
+            lent, shared = self.lent(i), self.shared(i, memory)
+            place = None
+            if at in given and at not in lent:
+                place = f"its argument {given[at]!r}"
+            elif at in known and at not in lent | shared:
+                place = f"result {known[at]}"
+            if at is not None and place is not None:
+                yield f"result {i} is in the memory of {place}, which the trace does not say"
+            if not (requires_grad(p) or at in lent | shared) and _is_tracked(value, self.runtime):
                 yield f"result {i} requires a gradient"
-            known.setdefault(at, f"result {i}")
+            known.setdefault(at, i)
 
     def overwrites(self, outputs: Any, result: Any) -> Iterator[str]:
         """Results in the memory of earlier results that are still in use, and are lost by it."""
-        for i, (_, at) in enumerate(places := list(_places(outputs, result, self.runtime))):
-            if at in self.earlier and at not in self.declared(i, [at for _, at in places]):
+        for i, (_, at) in enumerate(_places(outputs, result, self.runtime)):
+            if at in self.earlier and at not in self.lent(i):
                 yield (
                     f"result {i} is in the memory of an earlier result that is still in use, which "
                     "the trace does not say"
@@ -138,20 +142,25 @@ class Run:
     def reused(self, outputs: Any, first: Any, second: Any) -> Iterator[str]:
         """Results of a second run in the memory of results of the first."""
         taken = {at for _, at in _places(outputs, first, self.runtime) if at is not None}
-        places = [at for _, at in _places(outputs, second, self.runtime)]
-        for i, at in enumerate(places):
-            if at in taken and at not in self.declared(i, places):
+        for i, (_, at) in enumerate(_places(outputs, second, self.runtime)):
+            if at in taken and at not in self.lent(i):
                 yield f"result {i} is in the same memory in every run"
 
-    def declared(self, output: int, results: Sequence[Hashable | None]) -> set[Hashable | None]:
-        """The memories that result ``output`` may share, by the declared aliases."""
-        found: set[Hashable | None] = set()
-        for alias in self.effects.aliases:
-            if alias.kind == "arg" and alias.output == output:
-                found.add(self.memory[alias.index])
-            elif alias.kind == "out" and output in (alias.output, alias.index):
-                found |= {results[alias.output], results[alias.index]}
-        return found
+    def lent(self, output: int) -> set[Hashable | None]:
+        """The memories of arguments that result ``output`` may be in, by the declared aliases."""
+        aliases = self.effects.aliases
+        # Results that share memory with each other share it with the same arguments.
+        linked, more = {output}, {output}
+        while more:
+            pairs = [{a.output, a.index} for a in aliases if a.kind == "out"]
+            more = set().union(*(pair for pair in pairs if pair & linked)) - linked
+            linked |= more
+        return {self.memory[a.index] for a in aliases if a.kind == "arg" and a.output in linked}
+
+    def shared(self, output: int, results: Sequence[Hashable | None]) -> set[Hashable | None]:
+        """The memories of other results that result ``output`` may be in."""
+        pairs = [(a.output, a.index) for a in self.effects.aliases if a.kind == "out"]
+        return {results[i] for pair in pairs if output in pair for i in pair}
 
 
 def given_values(call: BoundSymbol, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ __all__ = [
     "Reference",
     "copied",
     "drawn",
+    "draws_itself",
     "may_repeat",
     "note_alive",
     "other",
@@ -162,7 +164,12 @@ class EveryRun(FirstRun):
         before = drawn(self.runtime)
         result = self.checked(args, kwargs, self.last)
         if drawn(self.runtime) != before:
-            raise self.error(DRAWN)
+            values = {name: copied(value, self.runtime) for name, value in copies.items()}
+            run = self.replaced(args, kwargs, given, values)
+            # Another run would change a state.
+            repeat = None if self.keeps else lambda: self.kernel(*run[0], **run[1])
+            if draws_itself(repeat, self.runtime):
+                raise self.error(DRAWN)
         if self.pair is not None and again is not None:
             for problem in self.pair.problems(*again, result):
                 raise self.error(problem)
@@ -230,6 +237,18 @@ def may_repeat(call: BoundSymbol) -> bool:
 def drawn(runtime: tuple[RuntimeValues, ...]) -> list[object]:
     """Tokens of the state of all generators of random numbers."""
     return [dialect.generators() for dialect in runtime if dialect.generators is not None]
+
+
+def draws_itself(repeat: Callable[[], Any] | None, runtime: tuple[RuntimeValues, ...]) -> bool:
+    """Decide if a kernel drew the random numbers that were drawn during its run.
+
+    Where there are other threads, these may have drawn: ``repeat``, which runs the kernel once
+    more, is observed. Without it the kernel is believed.
+    """
+    if threading.active_count() == 1:
+        return True
+    known = [dialect.draws for dialect in runtime if dialect.draws is not None]
+    return repeat is not None and any(draws(repeat) for draws in known)
 
 
 def other(value: Any, runtime: tuple[RuntimeValues, ...]) -> Any:

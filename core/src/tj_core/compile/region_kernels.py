@@ -24,6 +24,7 @@ from tj_core.compile.checked_runs import (
     Alive,
     copied,
     drawn,
+    draws_itself,
     may_repeat,
     note_alive,
     other,
@@ -295,7 +296,9 @@ class EveryRegionRun(FirstRegionRun):
         before = drawn(self.runtime)
         result = self.kernel.checked(self.call, box, self.runtime, self.alive, self.last)
         if drawn(self.runtime) != before and not self.call.effects.ordered:
-            raise self.kernel.error(DRAWN)
+            values = [copied(value, self.runtime) for value in copies]
+            if draws_itself(lambda: self.kernel.function(values), self.runtime):
+                raise self.kernel.error(DRAWN)
         if not self.repeated:
             self.repeated = True
             self.with_others(others)

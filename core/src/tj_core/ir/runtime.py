@@ -34,10 +34,11 @@ class RuntimeValues:
     autograd records calls in a context.
 
     For programs that compare values (``check=3``), if given: ``generators`` returns a token that
-    compares equal until global generators of random numbers are drawn from; ``other`` a copy of a
-    value with other elements, None if there is none; ``derived`` the results of a function for
-    arguments, by position and by name, a tangent for each tensor among them (None for one without a
-    gradient), and the gradients of arguments by their `id`.
+    compares equal until global generators of random numbers are drawn from; ``draws`` runs a
+    function, and tells if this thread draws from them meanwhile, as far as the dialect sees it;
+    ``other`` returns a copy of a value with other elements, None if there is none; ``derived`` the
+    results of a function for arguments, by position and by name, a tangent for each tensor among
+    them (None for one without a gradient), and the gradients of arguments by their `id`.
     """
 
     observe: Callable[[Any], Proxy | None]
@@ -54,3 +55,4 @@ class RuntimeValues:
     generators: Callable[[], object] | None = None
     other: Callable[[Any], Any] | None = None
     derived: Callable[..., tuple[Any, Sequence[Any], Mapping[int, Any]]] | None = None
+    draws: Callable[[Callable[[], Any]], bool] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -398,18 +399,28 @@ def test_a_first_run_is_repeated_with_other_values() -> None:
 
 
 @pytest.mark.parametrize("place", ["claim", "region"])
-def test_drawing_random_numbers_is_found_where_values_are_compared(place: str) -> None:
-    def drawn(run: Callable[..., Any]) -> Callable[..., Any]:
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another thread"])
+def test_drawing_random_numbers_is_found_where_values_are_compared(
+    place: str, beside: bool
+) -> None:
+    def noted(run: Callable[..., Any]) -> Callable[..., Any]:
         def kernel(*inputs: torch.Tensor) -> Any:
-            torch.rand(())
+            if beside:
+                another.submit(torch.rand, ()).result()
+            if wrong:
+                torch.rand(())
             return run(*inputs)
 
         return kernel
 
-    plugin = Acme(exp=Claim(drawn(torch.exp))) if place == "claim" else Fuser(drawn)
+    wrong = False
+    plugin = Acme(exp=Claim(noted(torch.exp))) if place == "claim" else Fuser(noted)
     program = tj.jit(lambda x: x.exp() * 2, plugins=[plugin, "torch"], check=3)
-    with pytest.raises(PluginError, match="it drew random numbers, which the trace does not say"):
+    with ThreadPoolExecutor(1) as another:
         program(torch.rand(3))
+        wrong = True
+        with pytest.raises(PluginError, match="it drew random numbers, which the trace does not"):
+            program(torch.rand(3))
 
 
 def test_random_calls_draw_once() -> None:

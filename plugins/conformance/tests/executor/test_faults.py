@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tj_conformance.executor.faults import FAULTS, PLACES, Planted, finding
+from tj_conformance.executor.faults import FAULTS, PLACES, Planted, checked, finding
 from tj_conformance.executor.kit import AMOUNTS, Amount, Kit
 from tj_conformance.executor.operations import matching
 from tj_conformance.executor.subject import subject
@@ -28,10 +28,11 @@ from tj_core.extend import (
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "kit.md"
 
 
-def listed() -> dict[tuple[str, str], str]:
-    """The probe that finds each fault in each place, as the page says."""
+def listed(heading: str = "## Planted faults") -> dict[tuple[str, str], str]:
+    """The probe that finds each fault in each place, as the page says under ``heading``."""
     row = r"^\| ([a-z -]+) \| `(\w+)` \| `(\w+)` \| `(\w+)` \|$"
-    found = re.findall(row, PAGE.read_text("utf-8"), re.MULTILINE)
+    section = PAGE.read_text("utf-8").partition(f"\n{heading}\n")[2].partition("\n#")[0]
+    found = re.findall(row, section, re.MULTILINE)
     return {
         (fault, place): probe
         for fault, *probes in found
@@ -74,8 +75,25 @@ def test_nothing_is_found_where_nothing_is_wrong(place: str) -> None:
     assert kit.report.untried == ()
 
 
-def test_all_faults_are_in_the_page() -> None:
-    assert [*listed()] == [(fault, place) for fault in FAULTS for place in PLACES]
+IN_EVERY_RUN = "### The same at `check=3`"
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_in_a_users_run(fault: str, place: str) -> None:
+    assert checked(place, fault) == listed(IN_EVERY_RUN)[fault, place]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_is_found_in_a_users_run_where_nothing_is_wrong(place: str) -> None:
+    assert checked(place, None) is None
+
+
+@pytest.mark.parametrize("heading", ["## Planted faults", IN_EVERY_RUN])
+def test_all_faults_are_in_the_page(heading: str) -> None:
+    assert [*listed(heading)] == [(fault, place) for fault in FAULTS for place in PLACES]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Twelve faults of executors, each in three places: they show what the kit finds.
+"""Twelve faults of executors, each in three places: they show what the kit finds, and ``check=3``.
 
 An executor that runs `torch.tanh` as PyTorch does, but for one fault: in the implementation of a
 claim, in a claim's pair of forward and backward, or in the function compiled for a region.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import tj_core as tj
 import torch
 from tj_core.extend import (
     BoundSymbol,
@@ -24,14 +25,16 @@ from tj_core.extend import (
     hookimpl,
 )
 
+from tj_conformance.executor import probes
 from tj_conformance.executor.kit import AMOUNTS, Kit
-from tj_conformance.executor.operations import matching
+from tj_conformance.executor.layouts import laid_out
+from tj_conformance.executor.operations import matching, operation
 from tj_conformance.executor.subject import subject
 
 if TYPE_CHECKING:
     from tj_conformance.executor.finding import Finding
 
-__all__ = ["FAULTS", "PLACES", "Planted", "finding", "matrix", "table"]
+__all__ = ["FAULTS", "PLACES", "Planted", "checked", "finding", "matrix", "table"]
 
 NAME = "planted"
 Kernel = Callable[..., torch.Tensor]
@@ -233,18 +236,49 @@ def finding(place: str, fault: str | None) -> Finding | None:
     return next(iter(kit.report.findings), None)
 
 
-def matrix() -> Iterator[tuple[str, ...]]:
-    """The rows of the matrix: a fault, and for each place the probe that finds it."""
+def checked(place: str, fault: str | None) -> str | None:
+    """The probe in which ``check=3`` first names the executor, without the kit's comparisons.
+
+    Their programs run as a user's would; what only the comparison with eager finds counts for
+    nothing.
+    """
+    overrides = {"check": 3, "strict": True, "cache_dir": "none"}
+    session = tj.Session([Planted(place, fault), "torch", "autograd"], overrides=overrides)
+    tested = operation("tanh", region=place == "region")
+    call = next(tested.calls("float32", 1))
+    tried = [(name, call) for name in probes.PROBES if name != "gradcheck"]
+    for name, given in (*tried, ("calls", laid_out(call, "transposed"))):
+        for kind in ("forward", "gradients"):
+            try:
+                probes.PROBES[name](_jit(session), tested.function(), given, kind)
+            except Exception as error:
+                if f"executor {NAME!r} of plugin {NAME!r}" in str(error):
+                    return name
+    return None
+
+
+def _jit(session: tj.Session) -> Callable[..., Any]:
+    return lambda f, **options: tj.jit(f, session=session, **options)
+
+
+def matrix(find: Callable[[str, str], str | None]) -> Iterator[tuple[str, ...]]:
+    """The rows of a matrix: a fault, and for each place the probe that finds it."""
     for fault in FAULTS:
-        found = [finding(place, fault) for place in PLACES]
-        yield fault, *(f"`{f.probe}`" if f else "not found" for f in found)
+        found = [find(place, fault) for place in PLACES]
+        yield fault, *(f"`{probe}`" if probe else "not found" for probe in found)
 
 
-def table() -> str:
-    """The matrix for the documentation."""
+def _by_the_kit(place: str, fault: str) -> str | None:
+    found = finding(place, fault)
+    return None if found is None else found.probe
+
+
+def table(find: Callable[[str, str], str | None]) -> str:
+    """A matrix for the documentation."""
     head = f"| fault | {' | '.join(PLACES)} |\n|---|---|---|---|"
-    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in matrix())])
+    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in matrix(find))])
 
 
 if __name__ == "__main__":
-    print(table())
+    print(table(_by_the_kit))
+    print(table(checked))

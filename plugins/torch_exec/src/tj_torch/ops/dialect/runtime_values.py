@@ -13,7 +13,7 @@ from tj_torch.ops.values import constants
 from tj_torch.ops.values.convert import device_to_torch, dtype_to_torch, tensor_proxy
 from tj_torch.runtime.subclasses import is_wrapper, read_tensors
 from tj_torch.torch_private.ops import set_conj, set_neg, storage_id
-from tj_torch.torch_private.runtime import pytree
+from tj_torch.torch_private.runtime import TorchDispatchMode, pytree
 
 __all__ = ["VALUES"]
 
@@ -162,6 +162,33 @@ def generators() -> object:
     return bytes(torch.get_rng_state().tolist())
 
 
+class _Draws(TorchDispatchMode):
+    """Note of operators that draw from a default generator, on the thread that enters the mode."""
+
+    seen = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run ``func`` on the modes below."""
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+            self.seen = True
+        return func(*args, **kwargs)
+
+
+def draws(run: Callable[[], Any]) -> bool:
+    """Call ``run``; True if an operator that it calls on this thread draws random numbers."""
+    mode = _Draws()  # type: ignore[no-untyped-call]
+    with mode:
+        run()
+    return mode.seen
+
+
 def other(tensor: torch.Tensor) -> torch.Tensor | None:
     """Copy of a tensor of floating-point numbers with half of each; None for other tensors."""
     floats = tensor.is_floating_point() or tensor.is_complex()
@@ -226,5 +253,6 @@ VALUES = RuntimeValues(
     generators,
     other,
     derived,
+    draws,
 )
 """PyTorch's functions on run-time values, for its dialect."""
