@@ -136,7 +136,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def close(name: str, known: Iterable[str]) -> str | None:
     """The name in ``known`` closest to ``name``, if one is like it."""
-    return next(iter(difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)), None)
+    folded = {each.casefold(): each for each in sorted(set(known), reverse=True)}
+    found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else None
 
 
 def add_note(error: BaseException, note: str) -> None:

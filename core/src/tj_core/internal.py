@@ -10,6 +10,7 @@ from tj_core.analysis.alias import Place, Storage, ViewStep, same_objects
 from tj_core.analysis.bound_sizes import SizePlace
 from tj_core.analysis.overlaps import Overlap
 from tj_core.api import backend_state
+from tj_core.cli.console import file_to_write
 from tj_core.cli.programs import add_target, run_target
 from tj_core.compile.collection import collecting_less
 from tj_core.compile.compilation import Track
@@ -26,7 +27,7 @@ from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.reexpand import reexpand
 from tj_core.edit.states import with_states, without_states
 from tj_core.edit.subprograms import joined_effects, summed_effects, with_programs
-from tj_core.errors import add_note
+from tj_core.errors import add_note, did_you_mean
 from tj_core.host.commands import OWN_COMMANDS
 from tj_core.host.discovery import installed_version
 from tj_core.host.formats import plugin_executors
@@ -85,6 +86,8 @@ __all__ = [
     "check_fields",
     "collecting_less",
     "cse",
+    "did_you_mean",
+    "file_to_write",
     "installed_version",
     "is_own",
     "jitted_of",

@@ -272,6 +272,7 @@ def test_help_works_where_a_plugin_does_not(fake_dist: FakeDist, capsys: Capture
         (["--disabel=x", "demo"], "tj takes no option '--disabel'. Did you mean '--disable'?"),
         (["plugins", "--jsn"], "tj plugins takes no option '--jsn'. Did you mean '--json'?"),
         (["config", "more"], "tj config takes no argument 'more'."),
+        (["config", "--plugin", "x"], "tj config takes no option '--plugin'. Did you mean '--plu"),
         (["demo", "--cout", "3"], "tj demo takes no option '--cout'. Did you mean '--count'?"),
     ],
 )

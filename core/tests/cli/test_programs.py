@@ -178,6 +178,7 @@ def test_the_original_is_the_users_own() -> None:
         ("fake_nowhere:main", "there is no module"),
         ("fake_nowhere.inner:main", "there is no module"),
         ("program.py:nnoe", "Did you mean 'none'?"),
+        ("program.py:__name__", "'__name__' of program.py is no function, but of type str"),
         ("program.py:none", "returned nothing"),
         ("program.py:several", "runs several jitted functions: f, late"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 
@@ -54,3 +55,12 @@ def test_the_page_of_a_program(tmp_path, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert json.loads(out) == {"target": "prog.py:main", "file": "tj-report.html"}
     assert err == "running\n", "what the program prints"
+
+
+def test_a_file_that_cannot_be_written_is_said_before_the_program_runs(tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    report_command().configure(parser)
+    for name, said in (("none/page.html", "there is no folder"), (".", ". is a folder")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["prog.py:main", "-o", name])
+        assert f"argument -o/--output: {said}" in capsys.readouterr().err

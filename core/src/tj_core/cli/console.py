@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-__all__ = ["print_error", "print_json", "print_python", "print_table", "report_problems"]
+__all__ = [
+    "file_to_write",
+    "print_error",
+    "print_json",
+    "print_python",
+    "print_table",
+    "report_problems",
+]
+
+
+def file_to_write(text: str) -> Path:
+    """The type of an argument that names a file, which is written after the work is done.
+
+    :raises argparse.ArgumentTypeError: if it cannot be, before the work begins.
+    """
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.absolute().parent}")
+    return path
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -79,14 +79,19 @@ def _check_command(name: str, commands: Any) -> None:
 
 def _check_option(text: str, parser: argparse.ArgumentParser) -> None:
     name = text.partition("=")[0]
-    known = re.findall(r"(?<![\w-])--?[a-z][\w-]*", parser.format_help())
-    if name in known:
+    own, everywhere = (_options_of(p) for p in (parser, _global_options()))
+    if name in own:
         return
+    known = own if did_you_mean(name, own) else everywhere
     what = "option" if name.startswith("-") else "argument"
     raise TjError(
         f"{parser.prog} takes no {what} {name!r}.{did_you_mean(name, known)}",
         hint=f"{parser.prog} --help lists what it takes",
     )
+
+
+def _options_of(parser: argparse.ArgumentParser) -> list[str]:
+    return re.findall(r"(?<![\w-])--?[a-z][\w-]*", parser.format_help())
 
 
 # ------------------------------------------------------------------------------- parsers

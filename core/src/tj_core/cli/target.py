@@ -180,12 +180,14 @@ def _load(text: str) -> tuple[ModuleType, Any]:
     module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
     function: Any = module
     for part in name.split("."):
-        function = getattr(function, part, None)
+        if not hasattr(function, part):
+            raise TjError(
+                f"{place} has no function {name!r}.{did_you_mean(part, dir(function))}", hint=_FORM
+            )
+        function = getattr(function, part)
     if not callable(function):
-        first = name.partition(".")[0]
-        raise TjError(
-            f"{place} has no function {name!r}.{did_you_mean(first, vars(module))}", hint=_FORM
-        )
+        kind = type(function).__qualname__
+        raise TjError(f"{name!r} of {place} is no function, but of type {kind}", hint=_FORM)
     return module, function
 
 

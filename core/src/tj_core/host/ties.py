@@ -105,5 +105,6 @@ class Ties:
         found = () if logged else [t for t in ties(self.manager) if names >= {*t.executors}]
         if found:
             more = len(found) - 1
-            others = f", and so are {more} other pairs of plugins" if more else ""
+            pairs = "is 1 other pair" if more == 1 else f"are {more} other pairs"
+            others = f", and so {pairs} of plugins" if more else ""
             logging.getLogger("tj").warning("tj: %s%s. %s", found[0], others, HOW_TO_ORDER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,7 @@ def states_of(fn: Any) -> tuple[Jitted, ...]:
     """
     if isinstance(fn, CompiledProgram):
         return (fn.jitted,)
+    fn = _called(fn)
     own = fn if isinstance(fn, Jitted) else getattr(fn, "__tj__", None)
     found = {own: None} if isinstance(own, Jitted) else {}
     known = bool(found)
@@ -175,11 +177,19 @@ def states_of(fn: Any) -> tuple[Jitted, ...]:
     return tuple(found)
 
 
+def _called(fn: Any) -> Any:
+    """The callable behind a `functools.partial`."""
+    while isinstance(fn, functools.partial) and not hasattr(fn, "__tj__"):
+        fn = fn.func
+    return fn
+
+
 def own_states(fn: Any) -> tuple[Jitted, ...]:
     """The state of ``fn`` itself, without those inside of it; else as `states_of`.
 
     :raises TjError: see `states_of`.
     """
+    fn = _called(fn)
     own = fn if isinstance(fn, Jitted) else getattr(fn, "__tj__", None)
     return (own,) if isinstance(own, Jitted) else states_of(fn)
 

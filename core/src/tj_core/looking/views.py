@@ -153,12 +153,14 @@ def _newest(fn: Any) -> Compilation:
     if entry is None or entry.compilation is None:
         name = states[0].name if states else getattr(fn, "__qualname__", type(fn).__qualname__)
         why = "; ".join(fallback.reason for state in states for fallback in state.stats.fallbacks)
-        raise TjError(
-            f"{name} has no trace: "
-            + (why or "it has not been called, or computes nothing on tensors")
-        )
+        raise TjError(f"{name} has no trace: " + (why or _WHY_NO_TRACE))
     return entry.compilation
 
+
+_WHY_NO_TRACE = (
+    "it has not been called, computes nothing on tensors, or ran in eager since a switch of "
+    "PyTorch's said so, such as TORCH_COMPILE_DISABLE"
+)
 
 _WHY_NONE = {
     "backward": "PyTorch's autograd differentiates the program, or nothing in it needs a gradient; "

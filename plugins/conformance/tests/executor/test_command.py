@@ -120,7 +120,7 @@ def test_declines_and_claims_without_samples(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plante"], "there is no executor 'plante'; there are: planted, torch"),
+        (["plante"], "there is no executor 'plante'. Did you mean 'planted'"),
         (["torch"], "'torch' runs what others decline"),
         (["planted", "--op", "tahn"], "no operation of op_db fits tahn"),
         (["planted", "--op", "tanh", "--op", "tahn"], "no operation of op_db fits tahn"),
@@ -129,6 +129,15 @@ def test_declines_and_claims_without_samples(capsys: pytest.CaptureFixture[str])
 def test_names_that_are_none(arguments: list[str], message: str) -> None:
     with pytest.raises(TjError, match=message):
         run(arguments, Planted("claim"))
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_file_that_cannot_be_written_is_said_before_the_run(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["any", option, str(tmp_path / "none" / "a")])
+    assert f"argument {option}: there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core import report
 from tj_core.extend import CliCommand
-from tj_core.internal import add_target, run_target
+from tj_core.internal import add_target, file_to_write, run_target
 
 if TYPE_CHECKING:
     import argparse
@@ -23,8 +23,9 @@ def report_command() -> CliCommand:
 def _configure(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument(
-        "-o", "--output", metavar="FILE", default="tj-report.html", help="the file to write"
-    )
+        "-o", "--output", metavar="FILE", default="tj-report.html", type=file_to_write,
+        help="the file to write",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

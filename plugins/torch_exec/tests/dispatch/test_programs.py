@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import warnings
 import weakref
@@ -61,6 +62,7 @@ def test_fragments_say_which_graph_break_they_follow(kind):
     assert "x" in str(tj.guards(first))
     assert tj.explain(first).counts() == {"torch": 1}
     assert tj.last_trace(f) == tj.last_trace(fourth)
+    assert [*map(str, tj.programs(functools.partial(f, X)))] == [*map(str, found)]
 
 
 def test_a_callable_of_torch_compile_is_looked_at_like_a_jitted_one():
@@ -88,6 +90,20 @@ def test_what_one_call_of_torch_compile_compiled_another_finds():
     second(X)
     assert operations(tj.programs(second)[0]) == ["sin"]
     other = torch.compile(f, backend="tj", options={"plugins": ["torch"]})
+    assert tj.programs(other) == ()
+
+
+def test_modules_that_are_compiled_in_place_share_programs():
+    class Relu(torch.nn.Module):
+        def forward(self, x):
+            return x.relu()
+
+    first, second, other = Relu(), Relu(), Relu()
+    for module in (first, second):
+        module.compile(backend="tj")
+        module(X)
+        assert [operations(p) for p in tj.programs(module)] == [["relu"]]
+    other.compile(backend="tj", options={"plugins": ["torch"]})
     assert tj.programs(other) == ()
 
 

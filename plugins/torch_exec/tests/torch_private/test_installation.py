@@ -198,6 +198,15 @@ def test_what_is_said_of_an_installation(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert TORCH.lacking(folder) is None
 
 
+def test_help_imports_no_pytorch() -> None:
+    program = (
+        "import sys; from tj_core.cli.main import main; main([]); assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "new-plugin" in done.stdout
+
+
 def test_the_list_of_plugins_imports_no_pytorch() -> None:
     program = (
         "import sys; from tj_core.cli.main import main; main(['plugins', '--json']); "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 from tj_core.extend import TjError
+from tj_core.internal import file_to_write
 
 from tj_conformance.databases.tally import ALL, part_of
 from tj_conformance.executor.html import page
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tj_conformance.executor.subject import Subject
 
 __all__ = ["main", "parser"]
+
+STDOUT = Path("-")
 
 
 def parser(prog: str = "tj conformance executor") -> argparse.ArgumentParser:
@@ -47,9 +50,10 @@ def parser(prog: str = "tj conformance executor") -> argparse.ArgumentParser:
     made.add_argument("--bitwise", action="store_true", help="values must be equal to the bit")
     made.add_argument("--first", action="store_true", help="end at the first finding")
     made.add_argument(
-        "--json", metavar="FILE", nargs="?", const="-", help="without a file print it, after NAME"
-    )
-    made.add_argument("--html", metavar="FILE", type=Path)
+        "--json", metavar="FILE", nargs="?", const=STDOUT, type=file_to_write,
+        help="without a file print it, after NAME",
+    )  # fmt: skip
+    made.add_argument("--html", metavar="FILE", type=file_to_write)
     return made
 
 
@@ -74,10 +78,10 @@ def _run(given: argparse.Namespace, tested: Subject) -> int:
             print(f"{cell.operation}, {cell.dtype}: {cell.text}", file=sys.stderr, flush=True)
     if given.op or given.part != ALL:
         kit.report.untried = ()  # other operations may reach them
-    show(kit.report, Console(stderr=given.json == "-"))
+    show(kit.report, Console(stderr=given.json == STDOUT))
     if given.json:
         text = json.dumps(kit.report.as_dict(), indent=2)
-        print(text) if given.json == "-" else Path(given.json).write_text(f"{text}\n", "utf-8")
+        print(text) if given.json == STDOUT else given.json.write_text(f"{text}\n", "utf-8")
     if given.html:
         given.html.write_text(page(kit.report), "utf-8")
     return int(bool(kit.report.findings))

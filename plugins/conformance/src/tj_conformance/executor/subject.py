@@ -9,6 +9,7 @@ from typing import Any
 
 import tj_core as tj
 from tj_core.extend import Executor, TjError
+from tj_core.internal import did_you_mean
 
 from tj_conformance.executor import running
 
@@ -105,8 +106,9 @@ def subject(
     found = {e.name: e for e in everything.executors}
     if name not in found:
         raise TjError(
-            f"there is no executor {name!r}; there are: {', '.join(sorted(found)) or 'none'}",
-            hint="`tj plugins` lists the plugins, and why one takes no part",
+            f"there is no executor {name!r}.{did_you_mean(name, found)}",
+            hint=f"there are: {', '.join(sorted(found)) or 'none'}; `tj plugins` lists the "
+            "plugins, and why one takes no part",
         )
     if found[name].fallback:
         raise TjError(f"{name!r} runs what others decline: there is nothing to compare it with")

@@ -181,6 +181,9 @@ def cached_backends(fn: Any) -> Iterator[Any]:
     Another call of ``torch.compile`` with equal arguments may have compiled them.
     """
     original = getattr(fn, "_torchdynamo_orig_callable", None)
+    module = getattr(original, "__self__", None)
+    if isinstance(module, torch.nn.Module) and original.__module__ == torch.nn.Module.__module__:
+        original = module  # `Module.compile` compiles a method of `Module` around the forward
     original = getattr(original, "forward", original)
     code = getattr(getattr(original, "__func__", original), "__code__", None)
     try:
