@@ -27,6 +27,7 @@ from tj_core.analysis.liveness import (
     live_items,
     value_names,
 )
+from tj_core.cli.console import file_to_write
 from tj_core.compile.codegen import Program, generate
 from tj_core.compile.compilation import Compilation
 from tj_core.compile.context import PassContext
@@ -216,6 +217,7 @@ __all__ = [
     "define",
     "dependent_values",
     "evaluate_size",
+    "file_to_write",
     "formal_index",
     "formal_input",
     "formal_value",

@@ -10,7 +10,6 @@ from tj_core.analysis.alias import Place, Storage, ViewStep, same_objects
 from tj_core.analysis.bound_sizes import SizePlace
 from tj_core.analysis.overlaps import Overlap
 from tj_core.api import backend_state
-from tj_core.cli.console import file_to_write
 from tj_core.cli.programs import add_target, run_target
 from tj_core.compile.collection import collecting_less
 from tj_core.compile.compilation import Track
@@ -87,7 +86,6 @@ __all__ = [
     "collecting_less",
     "cse",
     "did_you_mean",
-    "file_to_write",
     "installed_version",
     "is_own",
     "jitted_of",

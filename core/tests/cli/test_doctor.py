@@ -135,3 +135,7 @@ def test_a_cache_that_others_can_write_to(
     assert state == "bad"
     assert f"{folder} is not used" in text
     assert remedy == f"chmod -R go-w {folder}"
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    ((_, text, remedy),) = of("cache", doctor(capsys)[1])
+    assert "belongs to" in text
+    assert "TJ_CACHE_DIR" in remedy

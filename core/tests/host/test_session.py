@@ -85,8 +85,9 @@ def test_tags_of_plugins_are_in_the_one_registry():
     assert session.tags["MINE"].name == "MINE"
     with pytest.raises(TagError, match="Did you mean 'MINE'"):
         session.tags.require("MIEN")
-    with pytest.raises(PluginConflictError, match="two Tag records have the name 'MINE'"):
+    with pytest.raises(PluginConflictError, match="two Tag records have the name 'MINE'") as error:
         Session(plugins=[Plugin(n, tags=(Tag("MINE"),)) for n in "ab"])
+    assert 'give one of them another name; to do without it: disable = ["b"]' in error.value.hint
 
 
 def test_tables_add_up_and_the_first_plugin_wins():

@@ -72,7 +72,10 @@ def test_what_is_missing_is_said(machine: Any, how: Any, importable: Any, said: 
 
 def test_what_is_not_installed_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert state() == State(importable=False, reason="torch is not installed")
+    reason = "torch is not installed (pip install torch)"
+    assert state() == State(importable=False, reason=reason)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "torch" or None)
+    assert "(pip install 'tj-nvfuser[cu128-torch210]'" in (state().reason or "")
 
 
 @pytest.mark.parametrize(

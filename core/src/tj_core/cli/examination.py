@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,14 @@ def _of_folder(folder: Path) -> Finding:
     try:
         check_own(folder)
     except OSError as error:
-        return Finding("cache", f"{folder} is not used: {error}", "bad", f"chmod -R go-w {folder}")
+        return Finding("cache", f"{folder} is not used: {error}", "bad", _remedy(folder, error))
     text = f"{folder}: {len(files)} files, {size:.1f} MB (tj cache clear removes them)"
     return Finding("cache", text)
+
+
+def _remedy(folder: Path, error: OSError) -> str:
+    """The command that mends a folder which is not used; its owner, or the one above, it cannot."""
+    mine = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
+    if mine and str(error).startswith(f"{folder} "):
+        return f"chmod -R go-w {folder}"
+    return "export TJ_CACHE_DIR=FOLDER, or cache_dir in [tool.tj], with another folder"

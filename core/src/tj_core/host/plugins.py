@@ -313,10 +313,12 @@ class PluginManager:
         for plugin, record in pairs:
             name = getattr(record, key)
             if name in owners:
+                # The fallback runs what all others decline: it is not the one to do without.
+                left_out = owners[name] if self.is_fallback(plugin) else plugin
                 raise PluginConflictError(
                     f"{hook}: two {type(record).__name__} records have the {key} {name!r}: one of "
                     f"{self.identity(owners[name])} and one of {self.identity(plugin)}",
-                    hint=how_to_disable(plugin),
+                    hint=f"give one of them another name; {how_to_disable(left_out)}",
                 )
             owners[name] = plugin
 

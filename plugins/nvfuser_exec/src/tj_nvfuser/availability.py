@@ -20,6 +20,9 @@ MODULE = "nvfuser_direct"
 OLDEST = (0, 2, 35)
 """Oldest version of nvFuser whose bindings have all operations that are used."""
 
+INSTALL = "pip install 'tj-nvfuser[cu128-torch210]', for CUDA 12.8 and PyTorch 2.10"
+"""The command that brings nvFuser; other pairs are extras, too."""
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -41,14 +44,15 @@ def state() -> State:
     """Determine the state of this process."""
     missing = next((m for m in ("torch", MODULE) if not importlib.util.find_spec(m)), None)
     if missing is not None:
-        return State(importable=False, reason=f"{missing} is not installed")
+        how = INSTALL if missing == MODULE else "pip install torch"
+        return State(importable=False, reason=f"{missing} is not installed ({how})")
     import torch
 
     version = distribution_version()
     known: Any = {"torch": str(torch.__version__), "nvfuser": version}
     if version and release(version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        return State(reason=f"nvFuser {version} is older than {oldest}", **known)
+        return State(reason=f"nvFuser {version} is older than {oldest} ({INSTALL})", **known)
     if not torch.cuda.is_available():
         return State(reason="PyTorch finds no CUDA device", **known)
     error = import_error()

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tj_core import report
-from tj_core.extend import CliCommand
-from tj_core.internal import add_target, file_to_write, run_target
+from tj_core.extend import CliCommand, file_to_write
+from tj_core.internal import add_target, run_target
 
 if TYPE_CHECKING:
     import argparse

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
-from tj_core.extend import TjError
-from tj_core.internal import file_to_write
+from tj_core.extend import TjError, file_to_write
 
 from tj_conformance.databases.tally import ALL, part_of
 from tj_conformance.executor.html import page
