@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tj_core import tag
+from tj_core.extend import ConfigError
 from tj_core.internal import backend_state
 
 from tj_torch.capture.dynamo import adapter as dynamo
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["tj"]
+
+_ITS_OWN = "it is torch.compile's own keyword: torch.compile(f, backend='tj', {}=...)"
+
+_BEFORE = {
+    "autocast": "enter torch.autocast in the program, or around its calls",
+    "dynamic": _ITS_OWN.format("dynamic"),
+    "frontend": "torch.compile captures the program; tj.jit(f, frontend=...) chooses another way",
+    "fullgraph": _ITS_OWN.format("fullgraph"),
+    "on_miss": "torch.compile compiles in the call; tj.jit(f, on_miss=...) does otherwise",
+}
+"""Keywords of `tj.jit` that say how a program is captured and called, and what there is instead."""
 
 # At import, hence before the first capture: torch.compile looks up its backend first.
 dynamo.record_calls(tag)
@@ -35,8 +47,12 @@ def tj(
 
     ``options`` are keywords of `tj.jit`: ``torch.compile(f, backend="tj", options={...})``.
 
-    :raises ConfigError: for torch.compile's ``mode`` and other keywords, with their equivalents.
+    :raises ConfigError: for torch.compile's ``mode`` and other keywords, with their equivalents;
+        for keywords of `tj.jit` that have no effect on a graph which is captured already.
     """
+    for name, instead in _BEFORE.items():
+        if (options or {}).get(name) is not None:
+            raise ConfigError(f"torch.compile(backend='tj') has no option {name!r}", hint=instead)
     jitted = backend_state(graph, **(options or {}), **unsupported)
     if not jitted.session.config.core.enable:
         return graph.forward

@@ -170,3 +170,21 @@ def test_the_backend_takes_or_explains_options() -> None:
     with pytest.raises(Exception, match="no option 'max_autotune'"):
         torch.compile(f, backend="tj", options={"max_autotune": True})(x)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"fullgraph": True}, r"own keyword: torch.compile\(.*fullgraph="),
+        ({"dynamic": True}, "own keyword"),
+        ({"autocast": torch.bfloat16}, "enter torch.autocast"),
+        ({"frontend": "fx"}, "torch.compile captures"),
+        ({"on_miss": "eager"}, "compiles in the call"),
+    ],
+)
+def test_the_backend_refuses_what_has_no_effect_there(option: dict[str, Any], words: str) -> None:
+    torch._dynamo.reset()
+    run = torch.compile(lambda x: x + 1, backend="tj", options={**PLUGINS, **option})
+    with pytest.raises(Exception, match=words):
+        run(torch.ones(2))
+    torch._dynamo.reset()
