@@ -206,7 +206,15 @@ def offset() -> torch.Tensor:
     return torch.arange(20.0)[3:9].view(2, 3)
 
 
-INPUTS = (plain, written, leaf, offset, unbound, shared, inferred, used, plain)
+def accumulated() -> torch.Tensor:
+    x = leaf()
+    x.register_post_accumulate_grad_hook(lambda p: None)
+    return x
+
+
+INPUTS = (
+    plain, written, leaf, offset, unbound, shared, inferred, used, accumulated, leaf, plain
+)  # fmt: skip
 
 
 @pytest.mark.sampled(16)
@@ -219,6 +227,37 @@ def test_an_attribute_of_an_input_that_changes_between_calls(name: str) -> None:
         return x, read(x)
 
     same_reads(program, *INPUTS)
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("imag", "__bool__")])
+def test_an_attribute_of_an_input_that_decides(name: str) -> None:
+    """Where it is returned, Dynamo reads it again in each call; here it is a constant."""
+    read = reader(name)
+
+    def program(x: torch.Tensor) -> Any:
+        return x, x.detach() * (2 if read(x) else 3)
+
+    same_reads(program, *INPUTS)
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("imag", "__bool__")])
+def test_a_number_of_an_input_that_is_computed_with(name: str) -> None:
+    read = reader(name)
+
+    def program(x: torch.Tensor) -> Any:
+        value = read(x)
+        return x, x.detach() * value if isinstance(value, int | float) else len(str(type(value)))
+
+    same_reads(program, *INPUTS)
+
+
+def test_the_size_of_memory_around_an_input() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x, x.detach() * x.untyped_storage().size()
+
+    same_reads(program, plain, lambda: torch.arange(20.0)[:6].view(2, 3), plain)
 
 
 def test_versions_read_in_between_count_writes() -> None:

@@ -207,6 +207,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "SymNodeVariable": ("know a size that is a symbol", "text of symbols",
                             "operators of symbols", "greatest tensors", "steps of optimizers"),
         "TensorVariable": ("replace attributes and methods of tensors",),
+        "UntypedStorageVariable": ("know the memory of a tensor", "attributes that fakes lack"),
     },
     "torch._dynamo.variables.torch": {
         "TorchInGraphFunctionVariable._get_handlers": ("have calls recorded as they are",

@@ -175,7 +175,7 @@ FEATURES: tuple[Correction, ...] = (
         "attributes that fakes lack",
         "what only a real tensor has is read from one",
         unnoticed(tensors.leave_the_unseen),
-        Needs(names=frozenset(tensors.UNSEEN) | {"grad_fn", "_grad_fn"}),
+        Needs(names=tensors.UNGUARDED | {*tensors.UNSEEN, "untyped_storage"}),
         probes.unseen,
     ),
     Correction.of(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "UNGUARDED",
     "UNSEEN",
     "compute_attributes_once",
     "leave_overriding_subclasses",
@@ -40,6 +41,22 @@ UNSEEN: Mapping[str, str] = MappingProxyType(
     }
 )
 """Reasons for attributes and methods of tensors that fake tensors do not have."""
+
+UNGUARDED = frozenset(
+    {
+        "_backward_hooks",
+        "_grad_fn",
+        "_has_symbolic_sizes_strides",
+        "_post_accumulate_grad_hooks",
+        "grad_fn",
+        "is_leaf",
+        "output_nr",
+        "retains_grad",
+    }
+)
+"""Attributes that follow from operations where a program computes the tensor; of an input, guards
+do not know them.
+"""
 
 
 def compute_attributes_once(stack: ExitStack) -> None:
@@ -66,21 +83,36 @@ def compute_attributes_once(stack: ExitStack) -> None:
 
 def leave_the_unseen(stack: ExitStack) -> None:
     """Break the graph at attributes that fake tensors lack, or have with other values."""
-    from tj_torch.torch_private.dynamo import TensorVariable
+    from tj_torch.torch_private.dynamo import TensorVariable, UntypedStorageVariable
+
+    def measured(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            if name == "size" and self.from_tensor.source is not None:
+                stop("the size of an input's memory: guards know that of the tensor")
+            return original(self, tx, name, args, kwargs)
+
+        return call_method
 
     def seen(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
             if name in UNSEEN:
                 stop(f"Tensor.{name}: {UNSEEN[name]}")
-            # Of a tensor that the program computes, the `grad_fn` follows from its operations.
-            if name in ("grad_fn", "_grad_fn") and self.source is not None and self.requires_grad:
-                stop("Tensor.grad_fn of an input: guards do not know whose result it is")
+            if name in UNGUARDED and self.source is not None and not _is_known(self, name):
+                stop(f"Tensor.{name} of an input: guards do not know what was done with it")
             return original(self, tx, name, *args, **kwargs)
 
         return read
 
     releases.attributes(stack, TensorVariable, seen)
     replace(stack, TensorVariable, "call_method", seen, inherited=True)
+    replace(stack, UntypedStorageVariable, "call_method", measured)
+
+
+def _is_known(variable: Any, name: str) -> bool:
+    """Test for an attribute that an input has for its type, or since it needs no gradient."""
+    if name == "is_leaf" and issubclass(variable.class_type, torch.nn.Parameter):
+        return True
+    return name in ("is_leaf", "grad_fn", "_grad_fn") and not variable.requires_grad
 
 
 _OWN_MEMBERS = frozenset(
