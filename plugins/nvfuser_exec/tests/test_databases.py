@@ -34,7 +34,7 @@ DTYPES = (
 
 
 SIZE_ONE = {"nn.functional.rms_norm": "the stride of a dimension of size one, which says nothing"}
-OPTIONS = {"minimum": 1, "matmul": True, "scans": True}
+OPTIONS = {"minimum": 1, "matmul": True, "scans": True, "indices": True}
 """Options that allow regions of single calls, too."""
 
 STRIDES = re.compile(r"gradients\S* stride")

@@ -56,7 +56,9 @@ def found(call: Any) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "options", [{}, {"minimum": 1, "matmul": True, "scans": True}], ids=["default", "all"]
+    "options",
+    [{}, {"minimum": 1, "matmul": True, "scans": True, "indices": True}],
+    ids=["default", "all"],
 )
 def test_models_train(name: str, options: dict[str, Any], fusing: Any) -> None:
     model = ALL[name].build().train()
@@ -78,7 +80,7 @@ def test_models_train(name: str, options: dict[str, Any], fusing: Any) -> None:
 @pytest.mark.parametrize("name", SIZED)
 def test_models_train_at_many_sizes(name: str, fusing: Any) -> None:
     model = MODELS[name].build().train()
-    jitted = fusing(model, {"matmul": True, "scans": True}, dynamic=True)
+    jitted = fusing(model, {"matmul": True, "scans": True, "indices": True}, dynamic=True)
     length = {"vit": 16, "mamba": 6}.get(name)  # others these models serve with other programs
     for seed, (rows, n) in enumerate(SIZES):
         batch = MODELS[name].batch(rows, length or n)

@@ -81,7 +81,7 @@ def test_operators(name: str, fusing: Any) -> None:
         first, *rest = found if isinstance(found, tuple | list) else (found,)
         return first + x, *rest
 
-    options = {"minimum": 1, "matmul": True, "scans": True}
+    options = {"minimum": 1, "matmul": True, "scans": True, "indices": True}
     jitted = fusing(f, options)
     x = torch.zeros(())
     torch.testing.assert_close(jitted(x), f(x))
@@ -129,7 +129,7 @@ def test_scatters_are_along_the_last_dimension(
     shape[dim] -= 1
     shape[dim - 1] -= smaller
     index = X(*whole).argsort(dim)[tuple(map(slice, shape))]
-    jitted = fusing(f, {"minimum": 1, "scans": True})
+    jitted = fusing(f, {"minimum": 1, "scans": True, "indices": True})
     x, source = X(*whole), X(*shape)
     torch.testing.assert_close(jitted(x, source), f(x, source))
     texts = "".join(use.kernel.fused.source for use in tj.explain(jitted).regions)
@@ -143,7 +143,7 @@ def test_scatters_of_sizes_that_are_symbols_are_declined(fusing: Any) -> None:
     def f(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(x).scatter(0, index, x * 2).exp() + x.sin()
 
-    jitted = fusing(f, {"minimum": 1, "scans": True}, dynamic=True)
+    jitted = fusing(f, {"minimum": 1, "scans": True, "indices": True}, dynamic=True)
     x = X(5)
     torch.testing.assert_close(jitted(x, x.argsort()), f(x, x.argsort()))
     texts = [use.kernel.fused.source for use in tj.explain(jitted).regions]

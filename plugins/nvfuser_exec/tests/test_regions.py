@@ -116,7 +116,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, .
 def test_programs_are_equal_to_eager(name: str, fusing: Any) -> None:
     f, arguments = PROGRAMS[name]
     torch.manual_seed(0)
-    jitted = fusing(f, {"minimum": 2, "scans": True})
+    jitted = fusing(f, {"minimum": 2, "scans": True, "indices": True})
     hold(jitted, f, *arguments())
     assert tj.stats(jitted).fallbacks == ()
     assert regions(jitted), tj.explain(jitted)
@@ -138,7 +138,7 @@ def joined(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("program", [mixed, joined])
 def test_one_definition_serves_many_sizes(program: Callable[..., Any], fusing: Any) -> None:
     """For sizes of 0 and 1, operations run one by one."""
-    jitted = fusing(program, {"matmul": True, "scans": True}, dynamic=True)
+    jitted = fusing(program, {"matmul": True, "scans": True, "indices": True}, dynamic=True)
     w = X(16, 32)
     for rows in SIZES[:3]:
         hold(jitted, program, X(rows, 16), w)
@@ -221,7 +221,7 @@ def test_all_kinds_of_calls_in_low_precision(emulate: bool, fusing: Any) -> None
 
     x = torch.randn(4, 8, dtype=torch.bfloat16)
     w = torch.randn(8, 8, dtype=torch.bfloat16)
-    options = {"emulate_precision": emulate, "matmul": True, "scans": True}
+    options = {"emulate_precision": emulate, "matmul": True, "scans": True, "indices": True}
     jitted = fusing(f, options)
     for got, exact in zip(jitted(x, w), f(x.double(), w.double()), strict=True):
         torch.testing.assert_close(got.double(), exact.double(), rtol=0.05, atol=0.2)
@@ -261,11 +261,32 @@ def test_what_does_not_fit_runs_in_eager(f: Callable[..., Any], why: str, fusing
     assert "region_" not in str(tj.last_trace(jitted))
 
 
+@pytest.mark.parametrize(
+    ("f", "operator"),
+    [
+        (lambda x, i: x.gather(1, i).sin() * 2 + 1, "gather"),
+        (lambda x, i: F.embedding(i, x).sin() * 2 + 1, "embedding"),
+        (lambda x, i: x[i[0]].sin() * 2 + 1, "index"),
+        (lambda x, i: F.cross_entropy(x, i[:, 0]) * 2 + 1, "nll_loss_forward"),
+    ],
+)
+def test_an_index_out_of_bounds_is_an_error(fusing: Any, f: Any, operator: str) -> None:
+    """nvFuser reads what lies there; so reads by index are an option."""
+    x, inside, outside = torch.randn(3, 3), torch.ones(3, 3).long(), torch.full((3, 3), 23)
+    jitted, with_indices = fusing(f), fusing(f, {"indices": True})
+    torch.testing.assert_close(jitted(x, inside), f(x, inside))
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
+        jitted(x, outside)
+    assert "indices is not on" in declined(jitted)
+    torch.testing.assert_close(with_indices(x, inside), f(x, inside))
+    assert f"aten.{operator}" in str(tj.explain(with_indices))
+
+
 def test_scans_are_an_option(fusing: Any) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x.cumsum(0).sin() * 2 + x.exp()
 
-    jitted, without = fusing(f, {"scans": True}), fusing(f)
+    jitted, without = fusing(f, {"scans": True, "indices": True}), fusing(f)
     x = torch.randn(3, 3)
     torch.testing.assert_close(jitted(x), without(x))
     assert "cumsum" in texts(jitted)[0]

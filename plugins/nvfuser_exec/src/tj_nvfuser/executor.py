@@ -7,7 +7,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tj_core.extend import Claim, Executor, Fused, Fusion, FusionRegion, RuleTable
+from tj_core.extend import (
+    Claim,
+    Decline,
+    Executor,
+    Fused,
+    Fusion,
+    FusionRegion,
+    RuleTable,
+    sizes_are_bound,
+    symbols_in,
+)
 
 from tj_nvfuser.availability import distribution_version
 from tj_nvfuser.definition import Seeds
@@ -50,11 +60,15 @@ class _Compiler:
         cached = functools.lru_cache(maxsize=options.cache)
         self.build: Callable[[str], Run] = cached(target.build)
 
-    def compile(self, region: FusionRegion) -> Fused:
+    def compile(self, region: FusionRegion) -> Fused | Decline:
         """Compile the region to a function of a list of its inputs.
 
         :raises Refused: if a call has no definition.
         """
+        # A number that was left out may have been the only one to tell a symbol.
+        bound = sizes_are_bound(region.body.calls) if symbols_in(region.inputs) else True
+        if isinstance(bound, Decline):
+            return bound
         start = time.perf_counter()
         definition = translated(region, self.options.emulate_precision)
         seeds = [i for i, given in enumerate(definition.inputs) if isinstance(given, Seeds)]

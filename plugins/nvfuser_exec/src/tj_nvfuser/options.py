@@ -15,6 +15,8 @@ class Options:
     ``minimum``: calls that compute in the smallest region. ``cache``: number of compiled
     definitions that are kept. ``emulate_precision``: values of bfloat16 and float16 are rounded
     between fused operations, as in eager; without it they stay in float32 inside of regions.
+    ``indices``: regions may read elements by index, losses of classes among them; nvFuser reads
+    what lies beside a tensor for an index out of bounds, which is an error in PyTorch.
     ``matmul``: regions may have matrix products, for which nvFuser calls PyTorch's. ``scans``:
     regions may have cumulative sums and products, sorts, top-k and scatters; to compile some of
     these, nvFuser needs the headers of its version of CUDA in ``/usr/local/cuda``. ``sdpa``:
@@ -26,6 +28,7 @@ class Options:
     minimum: int = 3
     cache: int = 1024
     emulate_precision: bool = True
+    indices: bool = False
     matmul: bool = False
     scans: bool = False
     sdpa: bool = False

@@ -160,10 +160,10 @@ alone = functools.partial(Operation, joins=False, option="scans")
 
 
 OPERATIONS: Operations = {
-    "aten.index_select.default": Operation(index_select),
-    "aten.embedding.default": Operation(embedding),
-    "aten.index.Tensor": Operation(index),
-    "aten.gather.default": Operation(gather),
+    "aten.index_select.default": Operation(index_select, option="indices"),
+    "aten.embedding.default": Operation(embedding, option="indices"),
+    "aten.index.Tensor": Operation(index, option="indices"),
+    "aten.gather.default": Operation(gather, option="indices"),
     "aten.scatter.src": alone(scatter),
     "aten.cumsum.default": alone(scan("cumsum")),
     "aten.cumprod.default": alone(scan("cumprod")),

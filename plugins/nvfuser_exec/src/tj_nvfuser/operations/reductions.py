@@ -287,7 +287,7 @@ OPERATIONS: Operations = {
     "aten._log_softmax.default": Operation(log_softmax),
     "aten._softmax_backward_data.default": Operation(softmax_backward),
     "aten._log_softmax_backward_data.default": Operation(log_softmax_backward),
-    "aten.nll_loss_forward.default": Operation(nll_loss),
-    "aten.nll_loss_backward.default": Operation(nll_loss_backward),
+    "aten.nll_loss_forward.default": Operation(nll_loss, option="indices"),
+    "aten.nll_loss_backward.default": Operation(nll_loss_backward, option="indices"),
 }
 """Reductions, by the names of their symbols."""
