@@ -66,12 +66,26 @@ def _second(fn: Function, given: Call) -> Any:
     return out, second_gradients(out, (given.args, given.kwargs))
 
 
+def _later(fn: Function, given: Call) -> Any:
+    calls = [Call(*given.args[:2]), Call(*given.args[2:])]
+    outs = [fn(*call.args, **call.kwargs) for call in calls]
+    return [_summed(out, call) for out, call in zip(outs, calls, strict=True)]
+
+
+def _summed(out: Any, call: Call) -> Any:
+    """Gradients of the sum of all results."""
+    wanted = [x for x in tensors(call) if x.requires_grad]
+    outs = [y.abs().sum() for y in tensors(out) if y.requires_grad]
+    return torch.autograd.grad(outs, wanted, allow_unused=True) if outs and wanted else ()
+
+
 RUNS: Mapping[str, Callable[[Function, Call], Any]] = {
     "forward": _forward,
     "gradients": _first,
     "second gradients": _second,
+    "gradients after a later call": _later,
 }
-"""Kinds of runs by name."""
+"""Kinds of runs by name; the last one takes the arguments of two calls."""
 
 
 def run(fn: Function, call: Call, kind: str = "forward") -> Any:
