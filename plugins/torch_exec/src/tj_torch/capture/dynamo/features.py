@@ -216,7 +216,7 @@ FEATURES: tuple[Correction, ...] = (
         "unguarded reads",
         "annotations, signatures, limits of sys and ranges are those of each call",
         unnoticed(unguarded.correct),
-        None,
+        Needs(names=unguarded.NAMES),
         outer_probes.unguarded,
     ),
     Correction.of(

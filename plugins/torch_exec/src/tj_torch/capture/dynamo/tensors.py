@@ -105,7 +105,7 @@ def leave_the_unseen(stack: ExitStack) -> None:
 
     releases.attributes(stack, TensorVariable, seen)
     replace(stack, TensorVariable, "call_method", seen, inherited=True)
-    replace(stack, UntypedStorageVariable, "call_method", measured)
+    replace(stack, UntypedStorageVariable, "call_method", measured, inherited=True)
 
 
 def _is_known(variable: Any, name: str) -> bool:

@@ -18,10 +18,13 @@ from tj_torch.torch_private.replacement import has, replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["LIMITS", "correct"]
+__all__ = ["NAMES", "correct"]
 
 LIMITS = ("getrecursionlimit", "get_int_max_str_digits", "set_int_max_str_digits")
 """Functions of `sys` that Dynamo calls while it captures."""
+
+NAMES = frozenset({*LIMITS, "__annotations__", "default", "parameters", "range"})
+"""Names in functions that may read one of these."""
 
 
 def correct(stack: ExitStack) -> None:
@@ -32,15 +35,17 @@ def correct(stack: ExitStack) -> None:
         functions,
     )
 
-    if has(functions, "fn_var_getattr"):
-        replace(stack, functions, "fn_var_getattr", _annotations)
-    replace(stack, VariableBuilder, "wrap_user_defined", _signatures)
+    for name in ("fn_var_getattr", "fn_getattro_impl"):  # the second from 2.14 on
+        if has(functions, name):
+            replace(stack, functions, name, _annotations)
+    if has(VariableBuilder, "wrap_user_defined"):
+        replace(stack, VariableBuilder, "wrap_user_defined", _signatures)
     replace(stack, VariableBuilder, "wrap_slice_range", _ranges)
-    replace(stack, PolyfilledFunctionVariable, "call_function", _limits)
+    replace(stack, PolyfilledFunctionVariable, "call_function", _limits, inherited=True)
 
 
 def _annotations(original: Callable[..., Any]) -> Callable[..., Any]:
-    def fn_var_getattr(tx: Any, fn: Any, source: Any, name: str) -> Any:
+    def read(tx: Any, fn: Any, source: Any, name: str) -> Any:
         # Of the annotations of all parameters, `inspect.signature` looks at few.
         if name != "__annotations__" or source is None or tx.f_code.co_filename == inspect.__file__:
             return original(tx, fn, source, name)
@@ -48,7 +53,7 @@ def _annotations(original: Callable[..., Any]) -> Callable[..., Any]:
 
         return VariableBuilder(tx, AttrSource(source, name))(fn.__annotations__)
 
-    return fn_var_getattr
+    return read
 
 
 def _signatures(original: Callable[..., Any]) -> Callable[..., Any]:
