@@ -72,6 +72,7 @@ PROGRAMS = {
 """Text of a program, and the calls."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_read_is_that_of_the_call(name: str) -> None:

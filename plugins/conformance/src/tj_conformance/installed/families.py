@@ -74,11 +74,11 @@ SEEN = {
 FAMILIES: Mapping[str, Family] = {
     **{
         f"op_db:{name}": whole(
-            functools.partial(op_db, getattr(torch, name)), 4 if name == "float32" else 1, 16
+            functools.partial(op_db, getattr(torch, name)), 4 if name == "float32" else 2, 16
         )
         for name in DTYPES
     },
-    "module_db": whole(module_db, 2, 6),
+    "module_db": whole(module_db, 4, 6),
     "generated": _seeded(programs.generated, 10),
     **{
         name: whole(functools.partial(_seen, name), 1 if name == "raising" else 0, 16)
