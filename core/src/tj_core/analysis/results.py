@@ -45,7 +45,8 @@ class Run:
     """One run of a kernel, as a record, made before the run, of the state of its arguments.
 
     ``given`` are its arguments, in the order in which ``effects`` count them. ``earlier`` are
-    the memories of earlier results that are still in use.
+    the memories of earlier results that are still in use. ``together`` are pairs of results that
+    may share memory.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Run:
         self.effects = effects
         self.earlier = earlier
         self.memory = [_memory(value, runtime) for _, value in given]
+        self.together = [{a.output, a.index} for a in effects.aliases if a.kind == "out"]
         written = {self.memory[i] for i in effects.written}
         self.marks = [
             (p, value, dialect, dialect.mark(value))
@@ -148,19 +150,17 @@ class Run:
 
     def lent(self, output: int) -> set[Hashable | None]:
         """The memories of arguments that result ``output`` may be in, by the declared aliases."""
-        aliases = self.effects.aliases
         # Results that share memory with each other share it with the same arguments.
         linked, more = {output}, {output}
         while more:
-            pairs = [{a.output, a.index} for a in aliases if a.kind == "out"]
-            more = set().union(*(pair for pair in pairs if pair & linked)) - linked
+            more = set().union(*(pair for pair in self.together if pair & linked)) - linked
             linked |= more
-        return {self.memory[a.index] for a in aliases if a.kind == "arg" and a.output in linked}
+        lent = (a for a in self.effects.aliases if a.kind == "arg" and a.output in linked)
+        return {self.memory[a.index] for a in lent}
 
     def shared(self, output: int, results: Sequence[Hashable | None]) -> set[Hashable | None]:
         """The memories of other results that result ``output`` may be in."""
-        pairs = [(a.output, a.index) for a in self.effects.aliases if a.kind == "out"]
-        return {results[i] for pair in pairs if output in pair for i in pair}
+        return {results[i] for pair in self.together if output in pair for i in pair}
 
 
 def given_values(call: BoundSymbol, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:

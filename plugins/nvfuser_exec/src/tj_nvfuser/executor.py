@@ -16,7 +16,6 @@ from tj_core.extend import (
     FusionRegion,
     RuleTable,
     sizes_are_bound,
-    symbols_in,
 )
 
 from tj_nvfuser.availability import distribution_version
@@ -66,7 +65,7 @@ class _Compiler:
         :raises Refused: if a call has no definition.
         """
         # A number that was left out may have been the only one to tell a symbol.
-        bound = sizes_are_bound(region.body.calls) if symbols_in(region.inputs) else True
+        bound = sizes_are_bound(region.body.calls)
         if isinstance(bound, Decline):
             return bound
         start = time.perf_counter()

@@ -229,26 +229,23 @@ def test_an_attribute_of_an_input_that_changes_between_calls(name: str) -> None:
     same_reads(program, *INPUTS)
 
 
-@pytest.mark.sampled(16)
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("imag", "__bool__")])
-def test_an_attribute_of_an_input_that_decides(name: str) -> None:
-    """Where it is returned, Dynamo reads it again in each call; here it is a constant."""
-    read = reader(name)
-
-    def program(x: torch.Tensor) -> Any:
-        return x, x.detach() * (2 if read(x) else 3)
-
-    same_reads(program, *INPUTS)
+USES: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "decides": lambda x, value: x * (2 if value else 3),
+    "is a factor": lambda x, value: (
+        x * value if isinstance(value, int | float) else len(str(type(value)))
+    ),
+}
+"""Results that are computed with a value; one that is returned is read again in each call."""
 
 
 @pytest.mark.sampled(16)
+@pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("imag", "__bool__")])
-def test_a_number_of_an_input_that_is_computed_with(name: str) -> None:
-    read = reader(name)
+def test_an_attribute_of_an_input_that_is_used(name: str, use: str) -> None:
+    read, used_in = reader(name), USES[use]
 
     def program(x: torch.Tensor) -> Any:
-        value = read(x)
-        return x, x.detach() * value if isinstance(value, int | float) else len(str(type(value)))
+        return x, used_in(x.detach(), read(x))
 
     same_reads(program, *INPUTS)
 
