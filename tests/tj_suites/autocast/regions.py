@@ -282,7 +282,7 @@ def only_a_leaf(w: Tensor) -> Any:
         return w @ w @ w
 
 
-@CASES(X, W, falls_back="returns another data type than Python saw")
+@CASES(X, W, falls_back="of which autocast may keep a cast to another data type")
 def other_type_is_kept(x: Tensor, w: Tensor) -> Any:
     with bf16():
         y = x @ w

@@ -91,3 +91,27 @@ def test_modes_are_as_in_eager_inside_and_after(f: Callable[..., Any], name: str
         seen.append([(r.requires_grad, r.dtype, r.is_inference()) for r in results])
         assert modes() == before
     assert seen[1:] == seen[:1] * 2
+
+
+@pytest.mark.probe
+def test_captures_leave_autocasts_cache_to_other_threads() -> None:
+    """A thread that empties the cache frees what is in it, and may wait for a capture then."""
+    seen = []
+
+    @torch.library.custom_op("tj_tests::cached", mutates_args=())
+    def cached(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @cached.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.is_autocast_cache_enabled())
+        return x.clone()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return cached(x) + 1
+
+    with torch.autocast("cpu"):
+        assert torch.equal(tj.jit(f)(torch.ones(2)), torch.full((2,), 2.0))
+        assert torch.is_autocast_cache_enabled()
+    assert seen
+    assert not any(seen)

@@ -15,6 +15,7 @@ import torch
 from tj_core.extend import BoundSymbol, CaptureError, RuleTable, Symbol, TensorProxy, Trace
 
 from tj_torch.ops.context.cast_cache import CastCache, is_leaf, may_be_kept
+from tj_torch.ops.context.entering import AUTOCAST
 
 if TYPE_CHECKING:
     from tj_torch.ops.context.tracker import ContextTracker
@@ -24,7 +25,7 @@ __all__ = ["NOTES", "AutocastNotes", "Casts", "Notes", "check_of", "rules"]
 NOTES = "autocast_notes"
 """The table's name."""
 
-AUTOCAST = Symbol("torch", "autocast")
+_SYMBOL = Symbol("torch", "autocast")
 
 Check = Callable[[Sequence[Any]], bool]
 """Check of the values of a program's inputs in a call: False if the program is not for them."""
@@ -63,7 +64,7 @@ def rules() -> RuleTable[AutocastNotes]:
 
 def _registered(tables: Mapping[str, RuleTable[Any]]) -> AutocastNotes:
     """The record of a plugin, else of tj-torch's own."""
-    rule = tables[NOTES].get(AUTOCAST)
+    rule = tables[NOTES].get(_SYMBOL)
     return AutocastNotes(_Unheeded, lambda trace, held: None) if rule is None else rule.value
 
 
@@ -102,6 +103,9 @@ class Casts:
     """Notes on one program, if autocast is on somewhere in it, or around it; else None."""
 
     notes: Notes | None
+    leaves: set[str] = field(default_factory=set)
+    types: dict[tuple[int, str], tuple[tuple[str, Any], ...]] = field(default_factory=dict)
+    """Autocast's data types where a leaf is first used, by key of the cache and name."""
 
     @classmethod
     def of(
@@ -120,6 +124,8 @@ class Casts:
         if self.notes is None or not isinstance(p, TensorProxy) or not may_be_kept(p):
             return p
         assert isinstance(value, torch.Tensor)
+        if is_leaf(value):
+            self.leaves.add(p.name)
         return self.notes.input(p, value)
 
     def call(self, call: BoundSymbol, cache: CastCache) -> BoundSymbol:
@@ -129,7 +135,22 @@ class Casts:
         """
         if self.notes is None or cache.key is None:
             return call
+        self._check_types(call, cache.key)
         return self.notes.call(call, cache.key)
+
+    def _check_types(self, call: BoundSymbol, key: int) -> None:
+        """Refuse a leaf of which autocast may keep a cast to another data type than it is now for.
+
+        Eager takes the kept cast; what Python read in the capture is without it (`cast_anew`).
+        """
+        types = tuple((k, v) for k, v in call.context.items if k.startswith(AUTOCAST) and v)
+        for p in call.flat_args if types else ():
+            if p.name in self.leaves and self.types.setdefault((key, p.name), types) != types:
+                raise CaptureError(
+                    f"{call.symbol} gets {p.name}, of which autocast may keep a cast to another "
+                    "data type",
+                    source=call.source,
+                )
 
 
 def _enters_autocast(graph: torch.fx.GraphModule) -> bool:

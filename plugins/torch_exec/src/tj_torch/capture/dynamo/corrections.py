@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tj_torch.capture.dynamo.observations import Observations
 
 __all__ = [
+    "cast_anew",
     "guard_missing_keys",
     "keep_calls_whole",
     "keep_contexts_in_frames",
@@ -252,6 +253,28 @@ def keep_contexts_in_frames(stack: ExitStack) -> None:
         return reconstruct
 
     replace(stack, ContextWrappingVariable, "reconstruct", refusing)
+
+
+def cast_anew(stack: ExitStack) -> None:
+    """Run operations on fake tensors without autocast's cache, which all threads share.
+
+    Its mutex is waited for with the GIL held, below the Python dispatcher. A thread that leaves
+    autocast empties the cache, and waits for the GIL with the mutex held, to free a fake tensor.
+    """
+    from tj_torch.torch_private.dynamo import utils
+
+    def casting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_node(*args: Any) -> Any:
+            cached = torch.is_autocast_cache_enabled()
+            torch.set_autocast_cache_enabled(False)
+            try:
+                return original(*args)
+            finally:
+                torch.set_autocast_cache_enabled(cached)
+
+        return run_node
+
+    replace(stack, utils, "run_node", casting)
 
 
 # --------------------------------------------------------------------------- calls

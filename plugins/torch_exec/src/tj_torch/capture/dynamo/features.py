@@ -145,6 +145,13 @@ FEATURES: tuple[Correction, ...] = (
         Needs(names=names("__enter__ __exit__ set_grad_enabled")),
         probes.contexts,
     ),
+    Correction(
+        "casts of other threads",
+        "captures leave autocast's cache alone, which threads share",
+        "a capture, and another thread that leaves autocast, may wait for each other",
+        apply=unnoticed(corrections.cast_anew),
+        needs=Needs(),
+    ),
     Correction.of(
         "sizes after writes",
         "x.unsqueeze_(0) changes the shape that the program reads",
