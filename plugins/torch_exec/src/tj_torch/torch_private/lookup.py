@@ -24,6 +24,8 @@ class MissingNameError(CaptureError):
 
 
 _NOTHING: Any = object()
+_ABSENT = "_absent"
+"""Global of a module with a `finder`: paths of the names that were looked for in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +115,18 @@ def finder(
     :param stand_ins: what serves for missing names; with it, any other missing name is a class
         that raises `MissingNameError` where it is used, instead of where it is imported.
     """
+    scope[_ABSENT] = absent = {}
 
     def getattribute(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {scope['__name__']!r} has no attribute {name!r}")
+        if name in absent:
+            raise MissingNameError(absent[name])
         try:
             found = names[name].find()
         except MissingNameError as error:
             if stand_ins is None:
+                absent[name] = error.path
                 raise
             found = stand_ins[name] if name in stand_ins else _lacking(error.path)
         scope[name] = found
@@ -150,6 +156,7 @@ def _lacking(path: str) -> Any:
 
 def forget(scope: dict[str, Any], names: Mapping[str, Name]) -> None:
     """Look for all ``names`` again when they are next imported from the module."""
+    scope[_ABSENT].clear()
     for name in names:
         scope.pop(name, None)
 

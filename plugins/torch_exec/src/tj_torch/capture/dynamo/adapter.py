@@ -30,6 +30,7 @@ from tj_torch.runtime.beside import is_beside
 from tj_torch.runtime.compile_lock import compile_lock
 from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.thread_state import kept
+from tj_torch.torch_private.replacement import has, replace
 from tj_torch.torch_private.runtime import function_modes as function_mode_count
 from tj_torch.torch_private.texts import LOGGERS
 
@@ -172,9 +173,16 @@ def _built_guards(
 
 @contextlib.contextmanager
 def _measured() -> Iterator[None]:
+    """Enter the context for measurements that Dynamo asks for; nobody reads them."""
     from tj_torch.torch_private.dynamo import dynamo_timed, get_metrics_context
 
-    with unprofiled(), get_metrics_context(), dynamo_timed("tj_capture"):
+    measured = get_metrics_context()
+    with contextlib.ExitStack() as stack:
+        if has(measured, "_on_exit"):  # it writes all settings of PyTorch as text
+            replace(stack, measured, "_on_exit", lambda original: lambda *metrics: None)
+        stack.enter_context(unprofiled())
+        stack.enter_context(measured)
+        stack.enter_context(dynamo_timed("tj_capture"))
         yield
 
 
@@ -196,13 +204,18 @@ def muted(*names: str) -> Iterator[None]:
     """Silence these loggers inside, except for critical messages."""
     loggers = [logging.getLogger(n) for n in names]
     levels = [log.level for log in loggers]
-    for log in loggers:
-        log.setLevel(logging.CRITICAL)
+    _set_levels(loggers, [logging.CRITICAL] * len(loggers))
     try:
         yield
     finally:
-        for log, level in zip(loggers, levels, strict=True):
-            log.setLevel(level)
+        _set_levels(loggers, levels)
+
+
+def _set_levels(loggers: list[logging.Logger], levels: list[int]) -> None:
+    for log, level in zip(loggers, levels, strict=True):
+        log.level = level
+    # It makes all loggers of the process forget whether they are on: once is enough.
+    loggers[0].setLevel(levels[0])
 
 
 @contextlib.contextmanager

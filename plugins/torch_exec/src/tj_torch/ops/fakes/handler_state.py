@@ -8,9 +8,11 @@ program is not compiled, and writes of the capture are undone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import sys
 import types
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ __all__ = ["changed_state", "same_tensors", "untouched"]
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _PLAIN = (int, float, complex, bool, str, bytes)
+_SKIPPED = (*_PLAIN, torch.Tensor)
 _DEPTH = 3
 """Depth of nesting to which containers and objects are searched."""
 _LARGE = 1000
@@ -102,21 +105,21 @@ class _Search:
 
     def value(self, value: Any, label: str, depth: int = 0) -> None:
         """Search ``value``, called ``label`` in messages."""
-        if depth > _DEPTH or id(value) in self.seen or isinstance(value, (*_PLAIN, torch.Tensor)):
+        if depth > _DEPTH or id(value) in self.seen or isinstance(value, _SKIPPED):
             return
-        look = next((look for kind, look in _LOOKS if isinstance(value, kind)), _Search.instance)
         # Kept, so that no other object gets its id during the search.
         self.seen[id(value)] = value
-        look(self, value, label, depth)
+        for kind, look in _LOOKS:
+            if isinstance(value, kind):
+                look(self, value, label, depth)
+                return
+        self.instance(value, label, depth)
 
     def function(self, function: types.FunctionType, label: str, depth: int) -> None:
-        """Search the globals and the closure that a user's function refers to.
-
-        Names that are no identifiers are skipped: pytest adds some to rewritten assertions.
-        """
+        """Search the globals and the closure that a user's function refers to."""
         if not _is_users(function.__module__):
             return
-        names = {name for name in _names_in(function.__code__) if name.isidentifier()}
+        names = _names_of(function)
         space = function.__globals__
         self.globals(space, names, function.__module__)
         for name, cell in zip(
@@ -128,7 +131,7 @@ class _Search:
             if isinstance(value, types.ModuleType) and _is_users(value.__name__):
                 self.globals(vars(value), names, value.__name__)
 
-    def globals(self, space: dict[str, Any], names: set[str], module: str) -> None:
+    def globals(self, space: dict[str, Any], names: frozenset[str], module: str) -> None:
         """Search the globals ``names`` of ``module``, whose namespace is ``space``."""
         # A collection in the middle of a capture would look like a write of the handler.
         names = names - _collectors_names(space)
@@ -243,7 +246,12 @@ def _is_hidden(name: str) -> bool:
 
 def _is_users(module: Any) -> bool:
     """Test for a module of the user's, not of Python, PyTorch or tj."""
-    top = str(module).partition(".")[0]
+    return _is_users_name(str(module))
+
+
+@functools.cache
+def _is_users_name(module: str) -> bool:
+    top = module.partition(".")[0]
     return top not in sys.stdlib_module_names and top not in ("torch", "tj_core", "tj_torch")
 
 
@@ -253,6 +261,25 @@ def _functions_of(member: Any) -> Iterator[Any]:
         yield from (f for f in (member.fget, member.fset) if f is not None)
     else:
         yield getattr(member, "__func__", member)
+
+
+_NAMES: weakref.WeakKeyDictionary[types.FunctionType, tuple[types.CodeType, frozenset[str]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Names in functions, with the code that has them: all classes are searched in each capture."""
+
+
+def _names_of(function: types.FunctionType) -> frozenset[str]:
+    """Names that a function's code has, without those that pytest adds to assertions.
+
+    The latter are no identifiers.
+    """
+    found = _NAMES.get(function)
+    if found is None or found[0] is not function.__code__:
+        code = function.__code__
+        found = code, frozenset(name for name in _names_in(code) if name.isidentifier())
+        _NAMES[function] = found
+    return found[1]
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
