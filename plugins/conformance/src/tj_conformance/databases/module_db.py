@@ -101,7 +101,7 @@ def _outcome(
 ) -> Any:
     """All results of a step: outputs, gradients, the module's state."""
     args, kwargs = copied((tuple(sample.forward_input.args), dict(sample.forward_input.kwargs)))
-    out = seeded(module, args, kwargs, seed=5)
+    out = seeded(module, args, kwargs, number=5)
     grads = _gradients(out, args, kwargs, module) if training else []
     return out, grads, dict(module.state_dict())
 

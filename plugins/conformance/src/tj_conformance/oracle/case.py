@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tj_conformance.oracle.compare import Difference, differences, tensors_in
+from tj_conformance.oracle.device import seed
 from tj_conformance.oracle.nearness import doubled, judged
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Cases(dict[str, Case]):
 
         def add(fn: Callable[..., Any]) -> Callable[..., Any]:
             def make() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-                torch.manual_seed(0)
+                seed(0)
                 return fn, tuple(arg() for arg in args)
 
             self.add(fn.__name__, make, **facts)
@@ -59,7 +60,7 @@ class Cases(dict[str, Case]):
 
         def add(make: Callable[[], Any]) -> Callable[[], Any]:
             def seeded() -> Any:
-                torch.manual_seed(0)
+                seed(0)
                 return make()
 
             self.add(make.__name__, seeded, **facts)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tj_conformance.oracle.configurations import current
+from tj_conformance.oracle.device import seed
 from tj_conformance.oracle.twins import clone_tree
 
 __all__ = [
@@ -51,9 +52,9 @@ class Difference:
         return f"{self.where}: {self.what}"
 
 
-def seeded(fn: Callable[..., Any], args: Any, kwargs: Any, seed: int = 11) -> Any:
-    """``fn(*args, **kwargs)`` with PyTorch's generator at ``seed``."""
-    torch.manual_seed(seed)
+def seeded(fn: Callable[..., Any], args: Any, kwargs: Any, number: int = 11) -> Any:
+    """``fn(*args, **kwargs)`` with PyTorch's generators seeded by ``number``."""
+    seed(number)
     return fn(*args, **kwargs)
 
 

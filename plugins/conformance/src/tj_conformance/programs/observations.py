@@ -21,6 +21,7 @@ import torch
 from tj_torch.internal import thread_state
 
 from tj_conformance.oracle.compare import Difference, differences
+from tj_conformance.oracle.device import seed
 
 __all__ = ["Jit", "SeenProgram", "differences_seen", "warned"]
 
@@ -80,7 +81,7 @@ def warned(program: SeenProgram, jit: Jit = tj.jit) -> list[str]:
 
 
 def _run(program: SeenProgram, jit: Jit) -> list[Seen]:
-    torch.manual_seed(5)
+    seed(5)
     module = _module(program)
     function = jit(module.program)
     call = functools.partial(getattr(module, "call", _plain_call), function)

@@ -19,6 +19,7 @@ from tj_torch.internal import replay, to_core
 from tj_conformance.databases.known import DECLARED_FRESH, IDLE_STRIDES
 from tj_conformance.databases.sizes import same_metadata, symbol_values
 from tj_conformance.oracle.compare import same_bits, seeded
+from tj_conformance.oracle.device import seed
 from tj_conformance.oracle.result import Kind, Problem, Result
 from tj_conformance.oracle.twins import clone_tree, twin
 
@@ -172,7 +173,7 @@ class Trial:
     def replayed(self) -> Iterator[str]:
         """Differences in the values that the body computes."""
         assert self.expansion.body is not None
-        torch.manual_seed(SEED)
+        seed(SEED)
         with torch.no_grad():
             outputs, updates = replay(self.expansion.body, self.before)
         pairs = zip(leaves(outputs), leaves(self.outputs), strict=True)

@@ -30,6 +30,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from tj_conformance.databases.known import ELSEWHERE_INVALID
 from tj_conformance.databases.sizes import actual_sizes, same_metadata, symbol_values
 from tj_conformance.oracle.compare import seeded
+from tj_conformance.oracle.device import seed
 from tj_conformance.oracle.result import Kind, Problem, Result
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _compare(
         assert same_metadata(a, b, known), f"{a} is not {b}"
     if expansion.body is None or not sample.defined:
         return
-    torch.manual_seed(SEED)
+    seed(SEED)
     with torch.no_grad():
         again, updates = replay(expansion.body, before)
     for a, b in zip(leaves(again), theirs, strict=True):

@@ -115,7 +115,8 @@ def finder(
     :param stand_ins: what serves for missing names; with it, any other missing name is a class
         that raises `MissingNameError` where it is used, instead of where it is imported.
     """
-    scope[_ABSENT] = absent = {}
+    absent: dict[str, str] = {}
+    scope[_ABSENT] = absent
 
     def getattribute(name: str) -> Any:
         if name not in names:
