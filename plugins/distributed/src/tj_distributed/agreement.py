@@ -37,7 +37,7 @@ _AFTERWARDS = 0.5
 
 _POLL = 0.002
 _IDLE = 0.05
-"""Seconds between two looks into the store: for a rank that waits, and in the background."""
+"""Seconds between two looks into the store: for a rank that waits, or after a word, and later."""
 
 log = logging.getLogger("tj.distributed")
 
@@ -92,6 +92,7 @@ class Agreement:
         self.failure: str | None = None
         self.runs = 0
         self._said: dict[str, str] = {}
+        self._unsettled: set[int] = set()
         # Of words that the thread is to say: runs that do not wait must not pay for the store.
         self._later: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -111,6 +112,7 @@ class Agreement:
             self.runs += 1
             run, before = self.runs, self._said.get(key)
             self._said[key] = reason
+            self._unsettled.add(run)
         new = before is None
         self.check()
         if reason != (before or ""):
@@ -121,9 +123,15 @@ class Agreement:
             self._say(run, key)
             self._wait(run, key)
             self.check()
+            self._unsettled.discard(run)
         else:
             self._later.put((run, key))
             self._start()
+
+    @property
+    def settled(self) -> bool:
+        """True if all ranks are known to have begun each run of this one, with its sequence."""
+        return not self._unsettled and self.failure is None
 
     def check(self) -> None:
         """Raise what a rank has found.
@@ -265,17 +273,20 @@ class Agreement:
     def _watch(self) -> None:
         """Send this rank's words, and compare them with the others' as those come."""
         open_runs: dict[int, tuple[str, list[int]]] = {}
+        pause = _POLL
         while self.failure is None:
             try:
-                word = self._later.get(timeout=_IDLE if open_runs else None)
+                word = self._later.get(timeout=pause if open_runs else None)
             except queue.Empty:
-                word = None
+                word, pause = None, min(2 * pause, _IDLE)
             else:
                 if word is None:
                     return
                 open_runs[word[0]] = word[1], self._others()
                 # A rank removes its words on older runs, so that these would stay open for ever.
                 open_runs.pop(word[0] - _KEPT, None)
+                self._unsettled.discard(word[0] - _KEPT)
+                pause = _POLL  # the others are about to say theirs, and waits are quicker then
             try:
                 if word is not None:
                     self._say(*word)
@@ -293,6 +304,7 @@ class Agreement:
             open_runs[run] = key, left
             if not left:
                 del open_runs[run]
+                self._unsettled.discard(run)
 
 
 def _of_eager(programs: Mapping[int, str]) -> list[str]:

@@ -32,11 +32,13 @@ class Groups:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[weakref.ref[Any], Agreement]] = {}
+        self._parts: set[str] = set()
         self._lock = threading.Lock()
 
     def agreement(self, name: str, options: Options) -> Agreement:
         """The agreement of the group called ``name``; a new one for a new group of that name."""
-        from tj_distributed.adapter import Members, group_of  # imports torch.distributed
+        # Imports torch.distributed.
+        from tj_distributed.adapter import Members, group_of, has_all_ranks
 
         group = group_of(name)
         with self._lock:
@@ -47,11 +49,22 @@ class Groups:
                 known[1].close()
             made = Agreement(name, Members(group, "tj"), options)
             self._found[name] = weakref.ref(group), made
+            self._parts.discard(name)
+            if not has_all_ranks(group):
+                self._parts.add(name)
             return made
 
     def runs(self) -> int:
         """Number of programs begun in all groups."""
         return sum(agreement.runs for _, agreement in self._found.values())
+
+    def settled(self) -> bool:
+        """True if all ranks of the process's only groups are in programs that agree.
+
+        Not if a group has some ranks only: one of them may wait for a rank in another group, which
+        has found that that one does not agree.
+        """
+        return not self._parts and all(a.settled for _, a in list(self._found.values()))
 
     def check(self) -> None:
         """Raise what any group's ranks have found."""
@@ -82,7 +95,7 @@ def dialect(options: Options) -> Dialect:
     def wait(tensor: torch.Tensor) -> None:
         from tj_distributed.waits import wait_for  # as `agreement` does
 
-        wait_for(tensor, GROUPS.check, GROUPS.explain)
+        wait_for(tensor, GROUPS)
 
     functions: dict[Symbol, Callable[..., Any]] = {BEGIN: begin, WAIT: wait}
 
