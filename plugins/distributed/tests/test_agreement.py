@@ -137,6 +137,24 @@ def test_later_runs_do_not_wait() -> None:
     two.close()
 
 
+def test_a_run_is_settled_when_all_ranks_have_begun_it() -> None:
+    """Only then a rank waits for a collective in its own thread."""
+    one, two = pair()
+    assert one.settled
+    together(lambda: one.begin((SUM,)), lambda: two.begin((SUM,)))
+    assert one.settled
+    one.begin((SUM,))
+    time.sleep(0.05)
+    assert not one.settled
+    two.begin((SUM,))
+    deadline = time.monotonic() + 30
+    while not (one.settled and two.settled):
+        assert time.monotonic() < deadline, "the ranks' words were never compared"
+        time.sleep(0.001)
+    one.close()
+    two.close()
+
+
 def test_a_difference_is_found_while_no_one_waits() -> None:
     one, two = pair()
     both = (SUM,), (SUM, SUM)
