@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -95,3 +97,69 @@ def test_a_session_is_made_so_and_restores_them(monkeypatch: pytest.MonkeyPatch)
     tj.Session((Looking(),))
     assert seen == [FEWER]
     assert gc.get_threshold() == PYTHONS
+
+
+def test_collections_behind_calls_are_short() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    with collection.collecting_young():
+        assert gc.get_threshold() == collection.YOUNG
+        with collecting_less():  # of a compilation in the block, or in another thread
+            assert gc.get_threshold() == collection.YOUNG
+        with collection.collecting_young():
+            assert gc.get_threshold() == collection.YOUNG
+        made = weakref.ref(Cycle())
+    assert gc.get_threshold() == PYTHONS
+    gc.collect()
+    assert made() is None
+
+
+def test_a_compilation_that_began_before_leaves_thresholds_alone() -> None:
+    with contextlib.ExitStack() as behind:
+        with collecting_less():
+            behind.enter_context(collection.collecting_young())
+        assert gc.get_threshold() == collection.YOUNG
+    assert gc.get_threshold() == PYTHONS
+    with collecting_less(), collection.collecting_young():
+        pass
+    assert gc.get_threshold() == PYTHONS
+
+
+def test_what_is_left_is_old() -> None:
+    gc.unfreeze()  # what this repository's conftest.py has frozen
+    try:
+        with collection.collecting_young():
+            made = [[] for _ in range(3_000)]  # type: ignore[var-annotated]
+        assert gc.get_freeze_count() == 0
+        assert len(gc.get_objects(generation=2)) > len(made)
+        assert len(gc.get_objects(generation=0)) < len(made)
+    finally:
+        gc.freeze()
+
+
+def test_frozen_objects_stay_frozen() -> None:
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with collection.collecting_young():
+            pass
+        assert gc.get_freeze_count() == before
+    finally:
+        gc.unfreeze()
+
+
+@pytest.mark.parametrize("off", ["disabled", "threshold"])
+def test_collections_behind_calls_that_are_off(off: str) -> None:
+    if off == "disabled":
+        gc.disable()
+    else:
+        gc.set_threshold(0, 10, 10)
+    try:
+        before = gc.get_threshold()
+        with collection.collecting_young():
+            assert gc.get_threshold() == before
+        assert gc.get_threshold() == before
+    finally:
+        gc.enable()
