@@ -136,7 +136,7 @@ def _in_backward(tensor: torch.Tensor) -> _Wait:
 
 
 class Ranks(Protocol):
-    """What is known of the ranks of all groups."""
+    """Knowledge of the ranks of all groups."""
 
     def settled(self) -> bool:
         """True if all are known to be in programs that agree."""
