@@ -120,11 +120,9 @@ def seeded() -> None:
 
 def _seed() -> None:
     if "torch" in sys.modules:
-        # Not `torch.manual_seed`, which formats the stack for each kind of device that is not here.
-        torch = sys.modules["torch"]
-        torch.default_generator.manual_seed(0)
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(0)
+        from tj_conformance.oracle.device import seed  # installed wherever tests use PyTorch
+
+        seed(0)
 
 
 @pytest.fixture

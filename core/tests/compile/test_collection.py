@@ -131,7 +131,7 @@ def test_what_is_left_is_old() -> None:
     gc.unfreeze()  # what this repository's conftest.py has frozen
     try:
         with collection.collecting_young():
-            made = [[] for _ in range(3_000)]  # type: ignore[var-annotated]
+            made: list[list[int]] = [[] for _ in range(3_000)]
         assert gc.get_freeze_count() == 0
         assert len(gc.get_objects(generation=2)) > len(made)
         assert len(gc.get_objects(generation=0)) < len(made)

@@ -52,7 +52,7 @@ def collecting_less() -> Iterator[None]:
 def _raise_threshold() -> tuple[int, int, int] | None:
     """Raise the threshold and return the old ones; None if it is higher already, or 0 (never)."""
     found = gc.get_threshold()
-    if not 0 < found[0] < NEW_OBJECTS or found == YOUNG:
+    if not 0 < found[0] < NEW_OBJECTS or _are_young(found):
         return None
     gc.set_threshold(NEW_OBJECTS, *found[1:])
     return found
@@ -71,11 +71,16 @@ def collecting_young() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is not None and gc.get_threshold() == YOUNG:
+        if before is not None and _are_young(gc.get_threshold()):
             if gc.get_freeze_count() == 0:  # else the program has frozen some, for good
                 gc.freeze()
                 gc.unfreeze()
             gc.set_threshold(*before)
+
+
+def _are_young(thresholds: tuple[int, int, int]) -> bool:
+    """Test for the thresholds of `collecting_young`; Python 3.14 does not keep the last one."""
+    return thresholds[:2] == YOUNG[:2]
 
 
 def _set_young() -> tuple[int, int, int] | None:
@@ -83,7 +88,7 @@ def _set_young() -> tuple[int, int, int] | None:
     global _before
     with _lock:
         found = gc.get_threshold()
-        if not gc.isenabled() or found[0] == 0 or found == YOUNG:
+        if not gc.isenabled() or found[0] == 0 or _are_young(found):
             return None
         # A block of `collecting_less` does not restore thresholds that are others at its end.
         before = found if _before is None else _before

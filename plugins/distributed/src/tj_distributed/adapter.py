@@ -12,8 +12,8 @@ from torch import distributed
 from tj_distributed import names
 
 __all__ = [
-    "Members", "finish", "gather_out", "group_of", "has_all_ranks", "has_coalesced", "in_backward",
-    "is_on_gloo", "ranks_of", "timeout_of",
+    "Members", "finish", "gather_out", "group_of", "has_coalesced", "in_backward", "is_on_gloo",
+    "number_of_ranks", "ranks_of", "timeout_of",
 ]  # fmt: skip
 
 
@@ -82,9 +82,9 @@ def group_of(name: str) -> Any:
     return names.resolve_group(name)
 
 
-def has_all_ranks(group: Any) -> bool:
-    """Test if all ranks of the job are in ``group``."""
-    return bool(group.size() == distributed.get_world_size())
+def number_of_ranks() -> int:
+    """Number of ranks in the job."""
+    return distributed.get_world_size()
 
 
 def in_backward() -> bool:

@@ -32,13 +32,11 @@ class Groups:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[weakref.ref[Any], Agreement]] = {}
-        self._parts: set[str] = set()
         self._lock = threading.Lock()
 
     def agreement(self, name: str, options: Options) -> Agreement:
         """The agreement of the group called ``name``; a new one for a new group of that name."""
-        # Imports torch.distributed.
-        from tj_distributed.adapter import Members, group_of, has_all_ranks
+        from tj_distributed.adapter import Members, group_of  # imports torch.distributed
 
         group = group_of(name)
         with self._lock:
@@ -49,9 +47,6 @@ class Groups:
                 known[1].close()
             made = Agreement(name, Members(group, "tj"), options)
             self._found[name] = weakref.ref(group), made
-            self._parts.discard(name)
-            if not has_all_ranks(group):
-                self._parts.add(name)
             return made
 
     def runs(self) -> int:
@@ -64,7 +59,12 @@ class Groups:
         Not if a group has some ranks only: one of them may wait for a rank in another group, which
         has found that that one does not agree.
         """
-        return not self._parts and all(a.settled for _, a in list(self._found.values()))
+        from tj_distributed.adapter import number_of_ranks  # as `agreement` does
+
+        agreements = [agreement for _, agreement in list(self._found.values())]
+        return all(a.settled for a in agreements) and all(
+            a.members.size == number_of_ranks() for a in agreements
+        )
 
     def check(self) -> None:
         """Raise what any group's ranks have found."""

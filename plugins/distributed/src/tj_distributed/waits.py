@@ -165,7 +165,7 @@ def wait_for(tensor: torch.Tensor, ranks: Ranks) -> None:
     if ranks.settled():
         try:
             finish(tensor)
-        except BaseException as error:
+        except Exception as error:  # of the backend; an interrupt of the user's is none
             ranks.explain(error)
             raise
     elif names.WAITS not in names.TABLE.lost:

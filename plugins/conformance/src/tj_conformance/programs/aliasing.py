@@ -17,6 +17,7 @@ import torch
 from tj_core.internal import jitted_of
 from torch.utils import _pytree as pytree
 
+from tj_conformance.oracle import device
 from tj_conformance.oracle.compare import Difference
 from tj_conformance.oracle.world import World, attempt, compare_worlds, look_at
 
@@ -138,7 +139,7 @@ class _Side:
     def begin(self, scene: Scene, seed: int) -> None:
         """Call the program on a fresh scene."""
         self.scene, self.out, self.error = scene, None, None
-        torch.default_generator.manual_seed(seed)  # that of all devices takes a millisecond
+        device.seed(seed)
         try:
             self.out = self.call(*scene.args)
         except Exception as error:

@@ -15,6 +15,7 @@ import torch
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import stop
 from tj_torch.guards.members import Lookup
+from tj_torch.ops.context.cast_cache import keeping_no_casts
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -265,12 +266,8 @@ def cast_anew(stack: ExitStack) -> None:
 
     def casting(original: Callable[..., Any]) -> Callable[..., Any]:
         def run_node(*args: Any) -> Any:
-            cached = torch.is_autocast_cache_enabled()
-            torch.set_autocast_cache_enabled(False)
-            try:
+            with keeping_no_casts():
                 return original(*args)
-            finally:
-                torch.set_autocast_cache_enabled(cached)
 
         return run_node
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -12,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from tj_core.extend import TensorProxy
 
-__all__ = ["CastCache", "ambient_cache", "is_leaf", "may_be_kept"]
+__all__ = ["CastCache", "ambient_cache", "is_leaf", "keeping_no_casts", "may_be_kept"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,17 @@ def ambient_cache() -> CastCache:
     depth = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     return CastCache(depth, torch.is_autocast_cache_enabled())
+
+
+@contextlib.contextmanager
+def keeping_no_casts() -> Iterator[None]:
+    """Leave PyTorch's cache alone inside: casts are made anew, and none is kept."""
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
 
 
 def may_be_kept(p: TensorProxy) -> bool:

@@ -20,6 +20,7 @@ import torch
 from tj_core.extend import Context
 from tj_core.internal import Resetting
 
+from tj_torch.ops.context.cast_cache import keeping_no_casts
 from tj_torch.torch_private import ops as private
 
 __all__ = [
@@ -109,15 +110,15 @@ def surroundings(grad: bool, rest: Context) -> Iterator[None]:
     Inference mode is off, autocast as in ``rest``, and its cache off.
     """
     # Autograd refuses to save tensors that were made in inference mode.
-    with torch.inference_mode(False), private.no_autocast(), entered(rest):
-        cached = torch.is_autocast_cache_enabled()
-        # The cache would keep casts of this run's fake tensors.
-        torch.set_autocast_cache_enabled(False)
-        try:
-            with torch.set_grad_enabled(grad):
-                yield
-        finally:
-            torch.set_autocast_cache_enabled(cached)
+    # The cache would keep casts of this run's fake tensors.
+    with (
+        torch.inference_mode(False),
+        private.no_autocast(),
+        entered(rest),
+        keeping_no_casts(),
+        torch.set_grad_enabled(grad),
+    ):
+        yield
 
 
 def expansion_context(context: Context) -> tuple[bool, Context]:
