@@ -50,7 +50,7 @@ ROOMS = {
         "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
-        "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",
+        "options", "arithmetic", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",
         "decompositions", "graph", "lowering", "variants", "compiler", "packaging",
         "executor", "probes", "doctor", "plugin",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -87,3 +88,55 @@ def test_what_runs_in_full_precision_does_under_autocast_of_the_caller() -> None
         if recorded:
             ours, expected = (torch.autograd.grad(y.sum(), k)[0] for y in (mine, theirs))
             assert (ours != expected).float().mean() < 0.05
+
+
+NORMS = {
+    "batch": (torch.nn.BatchNorm1d(8), (4, 8, 16)),
+    "group": (torch.nn.GroupNorm(4, 8), (4, 8, 16)),
+    "instance": (torch.nn.InstanceNorm1d(8, affine=True), (4, 8, 16)),
+    "layer": (torch.nn.LayerNorm(16), (4, 8, 16)),
+    "rms": (torch.nn.RMSNorm(16), (4, 8, 16)),
+}
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "among others"])
+@pytest.mark.parametrize("name", NORMS)
+def test_gradients_of_norms_whose_parameters_are_wide(name: str, more: bool, fusing: Any) -> None:
+    """As autocast makes them: the saved statistics and such gradients are in float32.
+
+    The reference is float64, as eager's layer norm adds gradients of parameters in half precision.
+    """
+    module, shape = NORMS[name]
+
+    def f(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return m(x * 2) * 4 if more else m(x)  # which rounds nothing
+
+    x = torch.randn(shape).mul(3).add(5).bfloat16().requires_grad_()
+    tangent = torch.randn(shape).bfloat16()
+    mine, wide = copy.deepcopy(module), copy.deepcopy(module).double()
+    exact = x.detach().double().requires_grad_()
+    f(wide, exact).backward(tangent.double())
+    out = fusing(lambda x: f(mine, x))(x)
+    assert out.dtype is torch.bfloat16
+    out.backward(tangent)
+    torch.testing.assert_close(x.grad, exact.grad.bfloat16(), rtol=2e-2, atol=1e-2)
+    for p, q in zip(mine.parameters(), wide.parameters(), strict=True):
+        assert p.grad.dtype is torch.float32
+        torch.testing.assert_close(p.grad, q.grad.float(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_running_statistics_in_half_precision(dtype: torch.dtype, fusing: Any) -> None:
+    """Fake kernels say that they are float32 afterwards."""
+
+    def f(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> Any:
+        y, *_ = torch._native_batch_norm_legit(x, None, None, mean, variance, True, 0.5, 1e-5)
+        return y + 1, mean * 2, variance * 2
+
+    def given() -> tuple[torch.Tensor, ...]:
+        return x.clone(), torch.zeros(4, dtype=dtype), torch.ones(4, dtype=dtype)
+
+    x = torch.randn(3, 4, 5, dtype=dtype)
+    mine, theirs = given(), given()
+    torch.testing.assert_close(fusing(f)(*mine), f(*theirs), rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)

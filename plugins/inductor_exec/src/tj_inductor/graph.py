@@ -57,16 +57,17 @@ def relaid(region: FusionRegion, run: Callable[..., Any]) -> Callable[..., Any]:
 def as_declared(
     symbols: RunSymbols | None, seen: Container[str] = ()
 ) -> Callable[[Proxy, Any], Any]:
-    """A function that copies a value which is not laid out as its proxy says.
+    """A function that copies a value whose data type or layout is not as its proxy says.
 
-    Inductor's formula of an operator may give other strides than the kernel, whose result a later
-    call views, or the region returns. The stride of a dimension of size one tells nothing, except
-    to users, of the values whose names are in ``seen``.
+    Inductor's formula of an operator may give others than the kernel, whose result a later call
+    reads or views, or the region returns. The stride of a dimension of size one tells nothing,
+    except to users, of the values whose names are in ``seen``.
     """
 
     def found(p: Proxy, value: Any) -> Any:
         if not isinstance(p, TensorProxy) or not isinstance(value, torch.Tensor):
             return value
+        value = value.to(dtype_to_torch(p.dtype))  # the same tensor where that is its type
         strides = [_size(n, symbols) for n in p.strides]
         with contextlib.nullcontext() if symbols is None else _untraced():
             sizes = zip(value.shape, value.stride(), strides, strict=True)

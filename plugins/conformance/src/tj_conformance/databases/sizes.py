@@ -41,7 +41,8 @@ def same_metadata(mine: Any, theirs: Any, values: Mapping[str, Any]) -> bool:
     """
     value = values.__getitem__
     if isinstance(mine, NumberProxy):
-        return bool(evaluate_size(mine.expr, value) == theirs)
+        made = values[mine.expr] if mine.expr in values else evaluate_size(mine.expr, value)
+        return bool(made == theirs)
     if not isinstance(theirs, torch.Tensor):
         return bool(mine == to_core(theirs))
     if not isinstance(mine, TensorProxy):

@@ -50,6 +50,7 @@ ATTENTION = "kernels of attention"
 CONVOLUTIONS = "gradients of convolutions"
 
 _STRIDES = ("know the strides of its results", OPERATORS)
+_TYPES = ("know the data types of its results", OPERATORS)
 _HOST = "know that random state is on the CPU", RUNS
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -184,6 +185,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "_native_batch_norm_legit_functional.default": _STRIDES,
         "_native_batch_norm_legit_no_training.default": _STRIDES,
         "_scaled_dot_product_efficient_attention.default": _HOST,
+        "_softmax_backward_data.default": _TYPES,
         "_unsafe_view.default": ("have a view that is none for autograd", VIEWS),
     },
     "torch.overrides": {
@@ -241,6 +243,7 @@ _CALLED = {
     "_batch_norm_with_update_functional.default": "batch_norm_with_update_functional",
     "_efficient_attention_forward.default": "efficient_attention_forward",
     "_log_softmax_backward_data.default": "log_softmax_backward",
+    "_softmax_backward_data.default": "softmax_backward",
     "_native_batch_norm_legit.default": "native_batch_norm_legit",
     "_native_batch_norm_legit.no_stats": "native_batch_norm_legit_no_stats",
     "_native_batch_norm_legit_functional.default": "native_batch_norm_legit_functional",

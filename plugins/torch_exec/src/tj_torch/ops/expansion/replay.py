@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -40,14 +40,22 @@ def resolve(symbol: Symbol) -> Any:
     return found
 
 
-def replay(body: Body, arguments: Mapping[int, Any]) -> tuple[Any, dict[int, Any]]:
+def replay(
+    body: Body,
+    arguments: Mapping[int, Any],
+    seen: Callable[[BoundSymbol, Proxy, Any], object] | None = None,
+) -> tuple[Any, dict[int, Any]]:
     """Run ``body``; return its outputs, and the new values of written arguments by flat index.
 
-    ``arguments`` are the call's tensors by flat index, which are not written.
+    ``arguments`` are the call's tensors by flat index, which are not written. ``seen`` is called
+    with each value that a call makes.
     """
     env = {p.name: arguments[formal_index(p.name)] for p in body.inputs}
     for call in body.calls:
-        _run(call, env)
+        for formal, actual in _made(call, env):
+            env[formal.name] = actual
+            if seen is not None:
+                seen(call, formal, actual)
     updates = {i: _value(value, env) for i, value in body.updates}
     return _value(body.outputs, env), updates
 
@@ -61,14 +69,13 @@ def _value(tree: Any, env: Mapping[str, Any]) -> Any:
     return map_tree(leaf, tree)
 
 
-def _run(call: BoundSymbol, env: dict[str, Any]) -> None:
+def _made(call: BoundSymbol, env: Mapping[str, Any]) -> list[tuple[Proxy, Any]]:
     context = contextlib.nullcontext() if call.context == PLAIN_CONTEXT else entered(call.context)
     with context:
         kwargs = {k: _value(v, env) for k, v in call.kwargs}
         result = resolve(call.symbol)(*_value(call.args, env), **kwargs)
-    for formal, actual in zip(leaves(call.outputs), _results(result), strict=True):
-        if isinstance(formal, Proxy):
-            env[formal.name] = actual
+    pairs = zip(leaves(call.outputs), _results(result), strict=True)
+    return [(formal, actual) for formal, actual in pairs if isinstance(formal, Proxy)]
 
 
 def _results(result: Any) -> list[Any]:

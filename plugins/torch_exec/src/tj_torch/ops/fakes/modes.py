@@ -1,4 +1,4 @@
-"""Fake tensor modes whose tensors have the strides and devices of PyTorch's kernels.
+"""Fake tensor modes whose tensors have the strides, types and devices of PyTorch's kernels.
 
 Private names for fake tensors stand in `tj_torch.torch_private.ops`, but for the mode's class.
 """
@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 
 from tj_torch.ops.fakes.devices import on_their_devices
+from tj_torch.ops.fakes.dtypes import in_their_types
 from tj_torch.ops.fakes.strides import corrected, may_differ
 
 __all__ = ["corrected_fake_kernels", "fake_mode", "forget_results"]
@@ -46,7 +47,7 @@ def forget_results() -> None:
 
 @contextlib.contextmanager
 def corrected_fake_kernels() -> Iterator[None]:
-    """Give fake tensors of other modes, such as Dynamo's, the strides of kernels inside."""
+    """Give fake tensors of other modes, such as Dynamo's, the metadata of kernels inside."""
     from tj_torch.torch_private.shapes import FakeTensorMode
 
     dispatch = mock.patch.object(FakeTensorMode, "dispatch", _corrected(FakeTensorMode.dispatch))
@@ -75,7 +76,8 @@ def _kernels_decide_dropout() -> Iterator[None]:
 
 def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = on_their_devices(self, func, dispatch(self, func, types, args, kwargs or {}))
+        result = dispatch(self, func, types, args, kwargs or {})
+        result = in_their_types(func, args, on_their_devices(self, func, result))
         return corrected(func, args, kwargs or {}, result) if may_differ(func) else result
 
     return run

@@ -1,0 +1,127 @@
+"""Decompositions of divisions and comparisons, where Inductor's own round or raise otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["COMPARISONS", "DIVISIONS", "HALVES", "Formula"]
+
+Formula = Callable[..., Any]
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def floor_divided(a: Any, b: Any) -> Any:
+    """``a // b`` of floats by a remainder, as in PyTorch's kernels and in Python.
+
+    The floor of a rounded quotient may be one too large (``1.0 // 0.1`` is 9), and for an infinite
+    ``a`` it is infinite, not NaN.
+    """
+    dtype = torch.result_type(a, b)
+    if not dtype.is_floating_point:
+        return NotImplemented
+    a, b = _wide(a, b, dtype)
+    quotient, rest = a / b, torch.fmod(a, b)
+    # Vectors have NaN as the rest where the quotient is too large for the data type.
+    too_large = torch.logical_and(quotient.isinf(), torch.logical_not(a.isinf()))
+    whole = torch.where(too_large, a, a - rest) / b
+    whole = torch.where(_of_other_sign(rest, b), whole - 1, whole)
+    below = torch.floor(whole)
+    below = torch.where(whole - below > 0.5, below + 1, below)
+    found = torch.where(whole == 0, torch.copysign(torch.zeros_like(quotient), quotient), below)
+    return torch.where(b == 0, quotient, found).to(dtype)
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """``a % b`` of floats by C's remainder; Inductor's vector code returns NaN for infinite
+    divisors.
+    """
+    dtype = torch.result_type(a, b)
+    if not dtype.is_floating_point:
+        return NotImplemented
+    a, b = _wide(a, b, dtype)
+    rest = torch.fmod(a, b)
+    return torch.where(_of_other_sign(rest, b), rest + b, rest).to(dtype)
+
+
+def _of_other_sign(rest: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """True where ``rest`` is not 0, and has not the sign of ``b``.
+
+    The operators are logical ones, because Inductor knows that these return bools (see `differ`).
+    """
+    return torch.logical_and(rest != 0, torch.logical_xor(b < 0, rest < 0))
+
+
+def _wide(a: Any, b: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both operands, one of which is a tensor, as tensors of the type that kernels divide in."""
+    device = _device(a, b)
+    wide = torch.float32 if dtype in HALVES else dtype
+    first, second = (torch.as_tensor(v, dtype=wide, device=device) for v in (a, b))
+    return first, second
+
+
+def _device(a: Any, b: Any) -> torch.device:
+    """The device of the operand that is a tensor."""
+    device: torch.device = (a if isinstance(a, torch.Tensor) else b).device
+    return device
+
+
+def by_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+    """``a / b`` with a rounding mode; only ``"floor"`` is replaced."""
+    return floor_divided(a, b) if rounding_mode == "floor" else NotImplemented
+
+
+def differ(a: Any, b: Any) -> Any:
+    """``a != b`` of bools.
+
+    Where values are known at compile time to lie in ranges, such as those of an ``arange``,
+    Inductor compares the ends of both ranges, and SymPy raises for bools.
+    """
+    return _of_bools(torch.logical_xor, a, b)
+
+
+def agree(a: Any, b: Any) -> Any:
+    """``a == b`` of bools; see `differ`."""
+    different = differ(a, b)
+    return different if different is NotImplemented else torch.logical_not(different)
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """`minimum` of bools; see `differ`."""
+    return _of_bools(torch.logical_and, a, b)
+
+
+def larger(a: Any, b: Any) -> Any:
+    """`maximum` of bools; see `differ`."""
+    return _of_bools(torch.logical_or, a, b)
+
+
+def _of_bools(formula: Formula, a: Any, b: Any) -> Any:
+    """``formula`` of two bools, tensors or not."""
+    bools = all(isinstance(v, bool) or getattr(v, "dtype", None) is torch.bool for v in (a, b))
+    if not bools:
+        return NotImplemented
+    return formula(*(torch.as_tensor(v, device=_device(a, b)) for v in (a, b)))
+
+
+aten = torch.ops.aten
+
+DIVISIONS: dict[Any, Formula] = {
+    aten.floor_divide.default: floor_divided,
+    aten.remainder.Tensor: remainder,
+    aten.remainder.Scalar: remainder,
+    aten.remainder.Scalar_Tensor: remainder,
+    aten.div.Tensor_mode: by_mode,
+    aten.div.Scalar_mode: by_mode,
+}
+COMPARISONS: dict[Any, Formula] = {
+    aten.eq.Scalar: agree,
+    aten.eq.Tensor: agree,
+    aten.ne.Scalar: differ,
+    aten.ne.Tensor: differ,
+    aten.minimum.default: smaller,
+    aten.maximum.default: larger,
+}

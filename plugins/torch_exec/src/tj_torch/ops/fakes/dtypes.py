@@ -1,0 +1,135 @@
+"""Data types of results as PyTorch's kernels choose them, where its fake kernels say others.
+
+Most differ for arguments of two types, as autocast makes them: half-precision activations, and
+parameters in float32.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from tj_torch.torch_private.eager import (
+    batch_norm_no_update,
+    batch_norm_with_update,
+    batch_norm_with_update_functional,
+    native_batch_norm_legit,
+    native_batch_norm_legit_functional,
+    native_batch_norm_legit_no_stats,
+    native_batch_norm_legit_no_training,
+    softmax_backward,
+)
+
+__all__ = ["in_their_types"]
+
+Types = dict[int, torch.dtype]
+"""Data types of results, by place."""
+
+
+def in_their_types(func: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """Result of ``func(*args)`` on fake tensors, each value in the data type of the kernels."""
+    rule = RULES.get(func)
+    if rule is None:
+        return result
+    several = isinstance(result, tuple)
+    values = list(result) if several else [result]
+    for place, dtype in rule(*args).items():
+        value = values[place]
+        if isinstance(value, torch.Tensor) and value.dtype is not dtype:
+            values[place] = value.to(dtype)
+    return tuple(values) if several else values[0]
+
+
+def _saved(source: torch.Tensor, *parameters: Any) -> Types:
+    """Saved statistics of a norm: float32 on the CPU if a parameter is, else of the input's type.
+
+    See ``is_mixed_type`` in PyTorch's ``mixed_data_type.h``.
+    """
+    if source.device.type != "cpu":
+        return {}
+    tensors = (p for p in parameters if isinstance(p, torch.Tensor))
+    wide = any(p.dtype is torch.float32 for p in tensors)
+    return dict.fromkeys((1, 2), torch.float32 if wide else source.dtype)
+
+
+def _of_batch_norm(source: torch.Tensor, *rest: Any) -> Types:
+    return _saved(source, *rest[:4])
+
+
+def _of_updating_batch_norm(first: int, source: torch.Tensor, *rest: Any) -> Types:
+    """The updated statistics, from place ``first`` on, have the types of the arguments."""
+    updated = enumerate(rest[2:4], first)
+    return _saved(source, *rest[:4]) | {i: running.dtype for i, running in updated}
+
+
+def _of_layer_norm(source: torch.Tensor, shape: Any, weight: Any, bias: Any, *rest: Any) -> Types:
+    return _saved(source, weight, bias)
+
+
+def _of_group_norm(source: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Types:
+    return _saved(source, weight, bias)
+
+
+def _of_layer_norm_backward(
+    grad: Any, source: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, *rest: Any
+) -> Types:
+    return _gradients(source, weight, bias)
+
+
+def _of_group_norm_backward(
+    grad: Any, source: Any, mean: Any, rstd: Any, weight: Any, *rest: Any
+) -> Types:
+    return _gradients(source, weight, weight)
+
+
+def _gradients(*arguments: torch.Tensor | None) -> Types:
+    return {i: a.dtype for i, a in enumerate(arguments) if a is not None}
+
+
+def _of_softmax_backward(grad: torch.Tensor, output: Any, dim: int, given: torch.dtype) -> Types:
+    """The tangent's type, unless float16 was made float32 by the kernel."""
+    made = grad.dtype is torch.float32 and given is torch.float16
+    return {0: given if made else grad.dtype}
+
+
+def _like(place: int, *args: Any) -> Types:
+    """The type of argument ``place``."""
+    return {0: args[place].dtype}
+
+
+def _of_addr(*args: torch.Tensor) -> Types:
+    """The common type; a tensor without dimensions counts as any other."""
+    return {0: _common(a.dtype for a in args[:3])}
+
+
+def _common(types: Iterable[torch.dtype]) -> torch.dtype:
+    return functools.reduce(torch.promote_types, types)
+
+
+aten = torch.ops.aten
+
+RULES: dict[Any, Callable[..., Types]] = {
+    aten.native_batch_norm.default: _of_batch_norm,
+    batch_norm_no_update: _of_batch_norm,
+    batch_norm_with_update: _of_batch_norm,
+    batch_norm_with_update_functional: functools.partial(_of_updating_batch_norm, 4),
+    native_batch_norm_legit: _of_batch_norm,
+    native_batch_norm_legit_functional: functools.partial(_of_updating_batch_norm, 3),
+    native_batch_norm_legit_no_stats: _of_group_norm,
+    native_batch_norm_legit_no_training: _of_batch_norm,
+    aten.native_layer_norm.default: _of_layer_norm,
+    aten.native_layer_norm_backward.default: _of_layer_norm_backward,
+    aten.native_group_norm.default: _of_group_norm,
+    aten.native_group_norm_backward.default: _of_group_norm_backward,
+    aten.addr.default: _of_addr,
+    aten.huber_loss.default: functools.partial(_like, 0),
+    aten.huber_loss_backward.default: functools.partial(_like, 1),
+    aten.mse_loss_backward.default: functools.partial(_like, 1),
+    aten.smooth_l1_loss_backward.default: functools.partial(_like, 1),
+    aten.normal.Tensor_Tensor: functools.partial(_like, 0),
+    softmax_backward: _of_softmax_backward,
+}
+"""By operator: the data types of results, given the arguments; of those left out they are known."""

@@ -1,0 +1,150 @@
+"""Metadata of fake results equal those of kernels, for arguments of two data types."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tj_conformance.databases.op_db import full_name
+from tj_conformance.sampling import FULL
+from tj_conformance.sweep.sample import samples
+from tj_torch.ops.fakes.modes import fake_mode
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+EVERY = 1 if FULL else 8
+HALVES = (torch.bfloat16, torch.float16)
+
+UNUSED = {("aten._embedding_bag.default", 1), ("aten._sparse_mm_reduce_impl.default", 1)}
+"""Results with other sizes than fake ones, which nothing reads but the backward's kernel."""
+
+aten = torch.ops.aten
+
+
+class Comparing(TorchDispatchMode):
+    """Mode that also runs each operator on fake tensors, and records differences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        said = faked(func, args, kwargs or {})
+        result = func(*args, **(kwargs or {}))
+        for i, (fake, real) in enumerate(
+            zip(*map(pytree.tree_leaves, (said, result)), strict=False)
+        ):
+            known = fake is None or (str(func), i) in UNUSED
+            if metadata(fake) != metadata(real) and not known:
+                given = [metadata(x) for x in pytree.tree_leaves(args)]
+                self.found.add(f"{func}: {metadata(fake)}, not {metadata(real)}, of {given}")
+        return result
+
+
+def faked(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of a call on fake tensors; None if it has none."""
+    mode = fake_mode()
+    try:
+        given = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
+        with mode:
+            return func(*given[0], **given[1])
+    except Exception:  # sizes that depend on data, quantized tensors
+        return None
+
+
+def metadata(x: Any) -> Any:
+    return (x.dtype, tuple(x.shape), x.device) if isinstance(x, torch.Tensor) else None
+
+
+def mixed(args: tuple[Any, ...], kwargs: Any) -> Iterator[tuple[list[torch.Tensor], Any]]:
+    """Arguments of which the first tensor, all others or all are in half precision.
+
+    With the floating-point tensors among them.
+    """
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    places = [
+        i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.is_floating_point()
+    ]
+    for half, chosen in itertools.product(HALVES, (places[:1], places[1:], places)):
+        if not chosen:
+            continue
+        made = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in leaves]
+        for i in places:
+            made[i] = made[i].to(half if i in chosen else made[i].dtype).requires_grad_()
+        yield [made[i] for i in places], pytree.tree_unflatten(made, spec)
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("op", op_db[3::EVERY] if EVERY > 1 else op_db, ids=full_name)
+def test_fake_kernels_say_the_types_of_real_ones(op: Any) -> None:
+    if torch.float32 not in op.supported_dtypes("cpu"):
+        pytest.skip("float32 has no kernel on CPUs")
+    comparing = Comparing()
+    for sample in samples(op, torch.float32, 8):
+        for inputs, (args, kwargs) in mixed(sample.args, sample.kwargs):
+            # Most operators refuse two types, and are none of those that this is about.
+            with comparing, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    made = pytree.tree_leaves(op.op(*args, **kwargs))
+                    outputs = [x for x in made if getattr(x, "requires_grad", False)]
+                    tangents = [torch.ones_like(x) for x in outputs]
+                    torch.autograd.grad(outputs, inputs, tangents, allow_unused=True)
+                except Exception:
+                    continue
+    assert not comparing.found
+
+
+def batch_norms() -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """All batch norms, with parameters or statistics of the input's type, or of float32."""
+    for of_input in (torch.float32, *HALVES):
+        types = dict.fromkeys((of_input, torch.float32))
+        for running, parameter in itertools.product(types, (None, *types)):
+            yield from batch_norms_of(of_input, running, parameter)
+
+
+def batch_norms_of(
+    of_input: torch.dtype, running: torch.dtype, parameter: torch.dtype | None
+) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    x = torch.randn(3, 4, 5, dtype=of_input)
+    weight = None if parameter is None else torch.ones(4, dtype=parameter)
+    statistics = torch.zeros(4, dtype=running), torch.ones(4, dtype=running)
+    for training in (True, False):
+        for func in (
+            aten.native_batch_norm.default,
+            aten._native_batch_norm_legit.default,
+            aten._native_batch_norm_legit_functional.default,
+        ):
+            yield func, (x, weight, weight, *statistics, training, 0.1, 1e-5)
+    # In evaluation PyTorch reads the missing statistics, and crashes.
+    yield aten._native_batch_norm_legit.no_stats, (x, weight, weight, True, 0.1, 1e-5)
+    for func in (
+        aten._native_batch_norm_legit_no_training.default,
+        aten._batch_norm_no_update.default,
+        aten._batch_norm_with_update.default,
+        aten._batch_norm_with_update_functional.default,
+    ):
+        yield func, (x, weight, weight, *statistics, 0.1, 1e-5)
+
+
+def test_batch_norms_of_two_types() -> None:
+    compared = 0
+    for func, args in batch_norms():
+        try:
+            result = func(*args)
+        except RuntimeError:  # other types than the kernel takes
+            continue
+        said = faked(func, args, {})
+        if said is None:  # fake kernels refuse no weight
+            assert args[1] is None
+            continue
+        compared += 1
+        assert list(map(metadata, said)) == list(map(metadata, result)), (func, args[0].dtype)
+    assert compared > 80
