@@ -90,6 +90,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "DictGetItemSource": ("guard a global by its dict", "globals of functions"),
         "GlobalSource": ("know a global by its module", "globals of functions", "imports"),
         "GlobalStateSource": ("guard the level of forward-mode gradients",),
+        "is_from_source": ("know the guards of a region", "regions captured once"),
         "is_from_skip_guard_source": ("know what nothing guards", "identity",
                                       "globals of functions"),
     },
@@ -245,6 +246,12 @@ NAMES = {
         "torch._dynamo.variables.constant.EnumVariable",
         "know a member of an enum, up to 2.11",
         ("members of enums", "own methods"),
+        newer=True,
+    ),
+    "invoke_subgraph": Name(
+        "torch._dynamo.variables.invoke_subgraph",
+        "guard what a region that is captured once depends on, from 2.12 on",
+        ("regions captured once",),
         newer=True,
     ),
     "object_protocol": Name(

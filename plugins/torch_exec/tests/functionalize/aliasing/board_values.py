@@ -155,3 +155,28 @@ wrap_body_0 = 3.0
 @known("Dynamo, found here", kind="inner", layouts=(lambda new: new.scene(new(2, 3)),))
 def global_called_as_dynamo_calls_its_own(x):
     return checkpoint(lambda y: y.sin() * wrap_body_0, x, use_reentrant=False) + wrap_body_0
+
+
+# --------------------------------------------------------------------------- regions
+
+
+def two(new):
+    return new.scene(new(2, 3), new(2, 3))
+
+
+@torch.compiler.nested_compile_region
+def weighted(a, b):
+    return a * 2 - b.sin()
+
+
+@known("Dynamo, found here", kind="inner", layouts=(two,))
+def region_that_gets_one_tensor_twice_first(x, y):
+    return weighted(x, x) + weighted(x, y)
+
+
+@known("Dynamo, found here", kind="leaf", layouts=(two,))
+def region_without_gradients_the_second_time(x, y):
+    first = weighted(x, y)
+    with torch.no_grad():
+        second = weighted(x, y)
+    return first * (2 if second.requires_grad else 3)

@@ -26,6 +26,7 @@ from tj_torch.capture.dynamo import (
     probes,
     releases,
     result_caches,
+    reused_regions,
     symbols,
     tensors,
     unguarded,
@@ -292,6 +293,13 @@ FEATURES: tuple[Correction, ...] = (
         unnoticed(result_caches.correct),
         None,
         probes.remembering,
+    ),
+    Correction.of(
+        "regions captured once",
+        "a nested compile region is that of each of its modules, and of modes",
+        reused_regions.correct,
+        Needs(names=names("invoke_subgraph_placeholder"), of_pytorch=True),
+        outer_probes.regions,
     ),
     Correction.of(
         "bounds of deques",

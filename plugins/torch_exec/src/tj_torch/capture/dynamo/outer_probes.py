@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tj_torch.capture.eager_probe import equal_to_eager
 
-__all__ = ["imported", "orders", "texts", "unguarded"]
+__all__ = ["imported", "orders", "regions", "texts", "unguarded"]
 
 unguarded = equal_to_eager(
     """
@@ -48,4 +48,17 @@ x = torch.ones(2)
 def f(x): return x * 2, str(OrderedDict(a=1))
 """,
     "f(x)",
+)  # fmt: skip
+
+regions = equal_to_eager(
+    """
+class Layer(torch.nn.Module):
+    k = 2
+    @torch.compiler.nested_compile_region
+    def forward(self, x): return x * self.k
+layers = torch.nn.Sequential(Layer(), Layer(), Layer())
+x = torch.ones(2)
+def f(x): return layers(x)
+""",
+    "f(x)", "setattr(layers[2], 'k', 3)", "f(x)",
 )  # fmt: skip

@@ -1,0 +1,235 @@
+"""Regions that are captured once (`torch.compiler.nested_compile_region`), and when they are.
+
+Dynamo records the first call of such a function, and uses the record for a later one if the guards
+of the first hold for the objects of the later one: those of its layer. It does not guard what it
+found so: ``layers[2].scale = 3`` has no effect on a finished program. It does not compare modes
+either, nor which arguments are the same tensor.
+
+A region that depends on anything else than `KINDS` of guards is captured for each call, and its
+equal records become one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tj_torch.torch_private.lookup import MissingNameError
+from tj_torch.torch_private.replacement import has, replace
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from tj_torch.capture.dynamo.observations import Observations
+
+__all__ = ["correct"]
+
+KINDS = frozenset(
+    (
+        "BOOL_MATCH", "BUILTIN_MATCH", "CLASS_MATCH", "CLOSURE_MATCH", "CONSTANT_MATCH",
+        "CONSTANT_SUBCLASS_MATCH", "DICT_CONTAINS", "DICT_KEYS_MATCH", "DICT_NOT_CONTAINS",
+        "EMPTY_NN_MODULE_HOOKS_DICT", "EQUALS_MATCH", "FUNCTION_MATCH", "HASATTR", "ID_MATCH",
+        "MAPPING_KEYS_CHECK", "MODULE_MATCH", "NN_MODULE", "NONE_MATCH", "NOT_NONE_MATCH",
+        "NOT_PRESENT_IN_GENERIC_DICT", "SEQUENCE_LENGTH", "TENSOR_MATCH", "TYPE_MATCH",
+    )
+)  # fmt: skip
+"""Guards of one object alone, which can be asked of another one."""
+
+OF_PROCESS = frozenset(
+    (
+        "AUTOGRAD_SAVED_TENSORS_HOOKS", "DEFAULT_DEVICE", "DETERMINISTIC_ALGORITHMS", "DUAL_LEVEL",
+        "FUNCTORCH_STACK_MATCH", "GLOBAL_STATE", "GRAD_MODE", "SHAPE_ENV", "TORCH_FUNCTION_STATE",
+    )
+)  # fmt: skip
+"""Guards of modes of the process, which are the same ones for all calls of a program."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Facts of the first call: modes, arguments that are one tensor, and guards before it."""
+
+    modes: tuple[Any, ...]
+    pattern: tuple[int, ...] = ()
+    guards: frozenset[Any] = frozenset()
+    conditions: int = 0
+
+
+def correct(stack: ExitStack, noticed: Observations) -> None:
+    """Guard what a reused region depends on, and use none that may depend on more."""
+    try:
+        from tj_torch.torch_private.dynamo import invoke_subgraph as regions
+    except MissingNameError:
+        return
+    if not has(regions, "is_reusable"):  # before 2.12 each call is captured
+        return
+    made = _Regions(noticed)
+    replace(stack, regions.InvokeSubgraphHigherOrderVariable, "_call_function", made.calling)
+    replace(stack, regions, "build_reuse_condition", made.building)
+    replace(stack, regions, "is_reusable", made.reusing)
+    replace(stack, regions, "save_reuse_entry", _saving)
+
+
+@dataclass
+class _Regions:
+    """The regions of one capture: those being captured, and for each condition its first call."""
+
+    noticed: Observations
+    calls: list[Found] = field(default_factory=list)
+    first: dict[int, tuple[Any, Found]] = field(default_factory=dict)
+
+    def conditions(self, tx: Any) -> int:
+        return len(self.noticed.conditions(tx.output).texts)
+
+    def calling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _call_function(variable: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            guards = frozenset(tx.output.guards)
+            self.calls.append(Found(modes(tx), (), guards, self.conditions(tx)))
+            try:
+                return original(variable, tx, args, kwargs)
+            finally:
+                self.calls.pop()
+
+        return _call_function
+
+    def building(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def build_reuse_condition(tx: Any, fingerprint: Any, *rest: Any) -> Any:
+            before = self.calls[-1]
+            new = set(tx.output.guards) - before.guards
+            if self.conditions(tx) != before.conditions or not all(map(can_be_asked, new)):
+                return None
+            guards = [*of_arguments(tx, fingerprint)]
+            try:
+                condition = original(tx, fingerprint, *rest)
+                if condition is None:
+                    return None
+                condition.guards = [asked(tx, guard) for guard in guards]
+            except Exception:  # a guard that Dynamo knows no other object for
+                return None
+            # With the condition itself, whose `id` must not become another object's.
+            self.first[id(condition)] = condition, Found(before.modes, pattern(fingerprint))
+            return condition
+
+        return build_reuse_condition
+
+    def reusing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def is_reusable(tx: Any, condition: Any, fingerprint: Any, entry: Any) -> bool:
+            _, known = self.first[id(condition)]
+            if known != Found(modes(tx), pattern(fingerprint)):
+                return False
+            if not original(tx, condition, fingerprint, entry):
+                return False
+            sources = zip(entry.arg_sources, fingerprint.arg_sources, strict=True)
+            replaced = {old: new for old, new in sources if None not in (old, new) and old != new}
+            if not are_distinct(tx, entry, replaced):
+                return False
+            guard_others(tx, condition, replaced)
+            return True
+
+        return is_reusable
+
+
+def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
+    def save_reuse_entry(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except RuntimeError:  # there are as many records as Dynamo keeps
+            return None
+
+    return save_reuse_entry
+
+
+def modes(tx: Any) -> tuple[Any, ...]:
+    """The modes of this thread that values of a region depend on."""
+    device = torch.get_default_device()
+    casts = tuple(
+        (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in dict.fromkeys(("cpu", device.type, "cuda"))
+    )
+    functions = tx.symbolic_torch_function_state
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_dtype(),
+        device,
+        casts,
+        tuple(map(id, functions.mode_stack)),
+        functions.torch_function_subclass_enabled,
+    )
+
+
+def pattern(fingerprint: Any) -> tuple[int, ...]:
+    """For each argument that is a value of the graph: the first place of that value."""
+    seen: dict[Any, int] = {}
+    values = (v.as_proxy().node for kind, v in fingerprint.flat_vts if kind.value in _VALUES)
+    return tuple(seen.setdefault(node, place) for place, node in enumerate(values))
+
+
+_VALUES = ("tensor", "symnode")
+
+
+def kind_of(guard: Any) -> str:
+    made = guard.create_fn
+    made = made.func if isinstance(made, functools.partial) else made
+    return getattr(made, "__name__", "")
+
+
+def can_be_asked(guard: Any) -> bool:
+    return kind_of(guard) in KINDS | OF_PROCESS
+
+
+def of_arguments(tx: Any, fingerprint: Any) -> Iterator[Any]:
+    """The guards of what the region's arguments are, and of what they lead to."""
+    from tj_torch.torch_private.dynamo import is_from_source
+
+    given = [source for source in fingerprint.arg_sources if source is not None]
+    for guard in tx.output.guards:
+        if any(is_from_source(guard.originating_source, source) for source in given):
+            yield guard
+
+
+def asked(tx: Any, guard: Any) -> tuple[Any, Any, Any, Any]:
+    """A guard as Dynamo asks it of another object: source, check, what it expects, itself.
+
+    :raises LookupError: if it may be about more than one object.
+    """
+    from tj_torch.torch_private.dynamo import guards
+
+    if kind_of(guard) not in KINDS:
+        raise LookupError(kind_of(guard))
+    source, check = guard.originating_source, guards.GUARD_VALUE_DISPATCH[kind_of(guard)]
+    return (
+        source,
+        check,
+        check.get_metadata_fn(guard, tx.output.resolve_source_value(source)),
+        guard,
+    )
+
+
+def are_distinct(tx: Any, entry: Any, replaced: dict[Any, Any]) -> bool:
+    """Test if the tensors that the region finds by itself are different ones, as in the first."""
+    found = [part.source for part in entry.subgraph_input_mapping if hasattr(part, "source")]
+    values = [tx.output.resolve_source_value(moved(source, replaced)) for source in found]
+    return len({id(value) for value in values}) == len(values)
+
+
+def moved(source: Any, replaced: dict[Any, Any]) -> Any:
+    return source.clone(lambda part: replaced.get(part, part))
+
+
+def guard_others(tx: Any, condition: Any, replaced: dict[Any, Any]) -> None:
+    """Guard for the objects of this call what is guarded for those of the first one."""
+    from tj_torch.torch_private.dynamo import VariableBuilder, install_guard
+
+    for source, _, _, guard in condition.guards:
+        new = moved(source, replaced)
+        if new == source:
+            continue
+        if kind_of(guard) == "TENSOR_MATCH":  # it has the tensor in it
+            VariableBuilder(tx, new)(tx.output.resolve_source_value(new))
+        else:
+            install_guard(new.make_guard(guard.create_fn))
