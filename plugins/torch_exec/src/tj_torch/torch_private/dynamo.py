@@ -55,7 +55,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "globals of functions",
         ),
         "types": ("answer PyTorch's hook",),
-        "utils": ("see the calls that a graph gets", "errors of data", "sizes that are mapped"),
+        "utils": ("see the calls that a graph gets", "errors of data", "sizes that are mapped",
+                  "casts of other threads"),
     },
     "torch._dynamo.decorators": {"mark_dynamic": ("mark sizes of exported programs",)},
     "torch._dynamo.eval_frame": {
@@ -70,7 +71,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                                    "orders between calls", "imports"),
         "install_guard": ("guard who is who", "identity", "answers of classes",
                           "hidden builtins", "keys of objects", "orders between calls",
-                          "imports", "hidden members"),
+                          "imports", "hidden members", "unguarded reads",
+                          "regions captured once"),
     },
     "torch._dynamo.output_graph": {
         "OutputGraph": ("see what a graph gets, and what leaves it", "errors of data",
