@@ -271,13 +271,13 @@ def test_a_region_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     if not hasattr(invoke_subgraph, "is_reusable"):
         pytest.skip("this PyTorch captures a region for each call")
     reused: list[Any] = []
-    original = reused_regions.guard_others
+    original = reused_regions.Other.guard
 
-    def counted(tx: Any, condition: Any, replaced: Any) -> None:
-        reused.append(replaced)
-        original(tx, condition, replaced)
+    def counted(self: Any, condition: Any) -> None:
+        reused.append(condition)
+        original(self, condition)
 
-    monkeypatch.setattr(reused_regions, "guard_others", counted)
+    monkeypatch.setattr(reused_regions.Other, "guard", counted)
     m: Any = three(Layer)
     x = X.clone().requires_grad_()  # as the outputs of layers do
     tj.jit(m, plugins=["torch"])(x)

@@ -176,6 +176,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.variables.higher_order_ops": {
         "AutogradFunctionApplyVariable": ("call a Function", "autograd.Function"),
+        "TorchHigherOrderOperatorVariable": ("call a region", "equal modules"),
     },
     "torch._dynamo.variables.lists": {
         "ListVariable": ("have lists", "steps of optimizers", "orders between calls"),
@@ -253,7 +254,7 @@ NAMES = {
     "invoke_subgraph": Name(
         "torch._dynamo.variables.invoke_subgraph",
         "guard what a region that is captured once depends on, from 2.12 on",
-        ("regions captured once",),
+        ("regions captured once", "equal modules"),
         newer=True,
     ),
     "object_protocol": Name(

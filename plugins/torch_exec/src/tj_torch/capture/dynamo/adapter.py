@@ -19,6 +19,7 @@ import torch
 
 from tj_torch.capture.dynamo import releases, zeros
 from tj_torch.capture.dynamo.changes import noting_changes
+from tj_torch.capture.dynamo.equal_modules import Equals, flatten
 from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.patches import leave, unprofiled, with_settings
 from tj_torch.capture.dynamo.read_values import ChangedError, ReadValues
@@ -101,6 +102,8 @@ class Capture:
         self.noticed = noticed
         given = output.backend_input
         self.graph: torch.fx.GraphModule | None = given.graph_module if given else None
+        if self.graph is not None and noticed.equals is not None:
+            flatten(self.graph, noticed.equals)
         self.examples: tuple[Any, ...] = tuple(given.example_inputs) if given else ()
 
     @property
@@ -292,6 +295,8 @@ def _captured(
         if is_beside():
             noticed.read = ReadValues()
             noticed.read.while_tracing(stack)
+        else:
+            noticed.equals = Equals()
         try:
             return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root, noticed)
         except Exception as error:

@@ -15,6 +15,7 @@ from tj_torch.capture.dynamo import (
     containers,
     corrections,
     draws,
+    equal_modules,
     exceptions,
     identity,
     imports,
@@ -300,6 +301,13 @@ FEATURES: tuple[Correction, ...] = (
         reused_regions.correct,
         Needs(names=names("invoke_subgraph_placeholder"), of_pytorch=True),
         outer_probes.regions,
+    ),
+    Correction(
+        "equal modules",
+        "equal layers of a container are captured once",
+        "captures take longer with each layer",
+        apply=equal_modules.correct,
+        needs=Needs(),
     ),
     Correction.of(
         "bounds of deques",

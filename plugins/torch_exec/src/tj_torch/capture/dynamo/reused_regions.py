@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from tj_torch.capture.dynamo.observations import Observations
 
-__all__ = ["correct"]
+__all__ = ["Regions", "correct"]
 
 KINDS = frozenset(
     (
@@ -66,7 +67,7 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
         return
     if not has(regions, "is_reusable"):  # before 2.12 each call is captured
         return
-    made = _Regions(noticed)
+    noticed.regions = made = Regions(noticed)
     replace(stack, regions.InvokeSubgraphHigherOrderVariable, "_call_function", made.calling)
     replace(stack, regions, "build_reuse_condition", made.building)
     replace(stack, regions, "is_reusable", made.reusing)
@@ -74,17 +75,25 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
 
 
 @dataclass
-class _Regions:
-    """The regions of one capture: those being captured, and for each condition its first call."""
+class Regions:
+    """The regions of one capture: those being captured, and for each condition its first call.
+
+    ``made`` and ``served`` count the records, and their uses.
+    """
 
     noticed: Observations
+    made: int = 0
+    served: int = 0
     calls: list[Found] = field(default_factory=list)
     first: dict[int, tuple[Any, Found]] = field(default_factory=dict)
 
     def conditions(self, tx: Any) -> int:
+        """The number of tj's own conditions so far."""
         return len(self.noticed.conditions(tx.output).texts)
 
     def calling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Note what there is before a call."""
+
         def _call_function(variable: Any, tx: Any, args: Any, kwargs: Any) -> Any:
             guards = frozenset(tx.output.guards)
             self.calls.append(Found(modes(tx), (), guards, self.conditions(tx)))
@@ -96,10 +105,14 @@ class _Regions:
         return _call_function
 
     def building(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Make no condition where one would not be enough."""
+
         def build_reuse_condition(tx: Any, fingerprint: Any, *rest: Any) -> Any:
             before = self.calls[-1]
             new = set(tx.output.guards) - before.guards
-            if self.conditions(tx) != before.conditions or not all(map(can_be_asked, new)):
+            given = [source for source in fingerprint.arg_sources if source is not None]
+            known = all(can_be_asked(guard) or is_elsewhere(guard, given) for guard in new)
+            if self.conditions(tx) != before.conditions or not known:
                 return None
             guards = [*of_arguments(tx, fingerprint)]
             try:
@@ -111,22 +124,29 @@ class _Regions:
                 return None
             # With the condition itself, whose `id` must not become another object's.
             self.first[id(condition)] = condition, Found(before.modes, pattern(fingerprint))
+            self.made += 1
             return condition
 
         return build_reuse_condition
 
     def reusing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Test more than Dynamo does, and guard what was found so."""
+
         def is_reusable(tx: Any, condition: Any, fingerprint: Any, entry: Any) -> bool:
             _, known = self.first[id(condition)]
             if known != Found(modes(tx), pattern(fingerprint)):
                 return False
-            if not original(tx, condition, fingerprint, entry):
+            # Guards are asked here: Dynamo would look up each object by itself.
+            asked_here: dict[str, Any] = {"guards": []}
+            if not tx.output.side_effects.mutated_sources:
+                asked_here["traced_sources"] = type(condition.traced_sources)()
+            if not original(tx, replace_fields(condition, **asked_here), fingerprint, entry):
                 return False
-            sources = zip(entry.arg_sources, fingerprint.arg_sources, strict=True)
-            replaced = {old: new for old, new in sources if None not in (old, new) and old != new}
-            if not are_distinct(tx, entry, replaced):
+            other = Other(tx, entry.arg_sources, fingerprint.arg_sources)
+            if not other.meets(condition) or not other.has_tensors(entry) or other.counts(entry):
                 return False
-            guard_others(tx, condition, replaced)
+            other.guard(condition)
+            self.served += 1
             return True
 
         return is_reusable
@@ -182,6 +202,16 @@ def can_be_asked(guard: Any) -> bool:
     return kind_of(guard) in KINDS | OF_PROCESS
 
 
+def is_elsewhere(guard: Any, given: list[Any]) -> bool:
+    """Test for two names of one object, such as a global, neither of which an argument leads to."""
+    from tj_torch.torch_private.dynamo import is_from_source
+
+    if kind_of(guard) != "DUPLICATE_INPUT":
+        return False
+    names = (guard.originating_source, *guard.create_fn.keywords.values())
+    return not any(is_from_source(name, source) for name in names for source in given)
+
+
 def of_arguments(tx: Any, fingerprint: Any) -> Iterator[Any]:
     """The guards of what the region's arguments are, and of what they lead to."""
     from tj_torch.torch_private.dynamo import is_from_source
@@ -210,26 +240,76 @@ def asked(tx: Any, guard: Any) -> tuple[Any, Any, Any, Any]:
     )
 
 
-def are_distinct(tx: Any, entry: Any, replaced: dict[Any, Any]) -> bool:
-    """Test if the tensors that the region finds by itself are different ones, as in the first."""
-    found = [part.source for part in entry.subgraph_input_mapping if hasattr(part, "source")]
-    values = [tx.output.resolve_source_value(moved(source, replaced)) for source in found]
-    return len({id(value) for value in values}) == len(values)
+class Other:
+    """A later call of a region: its objects in the place of the first call's."""
+
+    def __init__(self, tx: Any, before: list[Any], now: list[Any]) -> None:
+        self.tx = tx
+        pairs = zip(before, now, strict=True)
+        self.replaced = {old: new for old, new in pairs if None not in (old, new) and old != new}
+        self.known = dict(self.replaced)
+        self.values: dict[Any, Any] = {}
+        self.scope = {"G": tx.output.root_tx.f_globals, "L": tx.output.root_tx.f_locals}
+
+    def moved(self, source: Any) -> Any:
+        """The source of the object of this call, given that of the first call's."""
+        found = self.known.get(source)
+        if found is None:
+            parts = {name: getattr(source, name) for name in _parts(source.__class__)}
+            chained = {name: part for name, part in parts.items() if hasattr(part, "make_guard")}
+            others = {name: self.moved(part) for name, part in chained.items()}
+            found = source if others == chained else replace_fields(source, **others)
+            self.known[source] = found
+        return found
+
+    def value(self, source: Any) -> Any:
+        """The object that is read from ``source``."""
+        return source.get_value(self.scope, {}, self.values)
+
+    def meets(self, condition: Any) -> bool:
+        """Test if the guards of the first call hold for these objects."""
+        for source, check, expected, _ in condition.guards:
+            new = self.moved(source)
+            if new is source:
+                continue
+            try:
+                value = self.value(new)
+            except Exception:  # there is no such object
+                return False
+            if not check.eval_fn(value, expected):
+                return False
+        return True
+
+    def has_tensors(self, entry: Any) -> bool:
+        """Test if tensors that the region finds by itself are different ones, as in the first."""
+        sources = (part.source for part in entry.subgraph_input_mapping if hasattr(part, "source"))
+        values = [self.value(self.moved(source)) for source in sources]
+        return len({id(value) for value in values}) == len(values)
+
+    def counts(self, entry: Any) -> bool:
+        """Test for a symbol that stands for a number of the first call's objects."""
+        from tj_torch.torch_private.dynamo import is_from_source
+
+        known = self.tx.output.shape_env.var_to_sources
+        sizes = [part.expr for part in entry.subgraph_input_mapping if hasattr(part, "expr")]
+        symbols = {symbol for size in sizes for symbol in size.free_symbols}
+        sources = [source for symbol in symbols for source in known.get(symbol, ())]
+        return any(is_from_source(source, old) for source in sources for old in self.replaced)
+
+    def guard(self, condition: Any) -> None:
+        """Guard for these objects what is guarded for those of the first call."""
+        from tj_torch.torch_private.dynamo import VariableBuilder, install_guard
+
+        for source, _, _, guard in condition.guards:
+            new = self.moved(source)
+            if new is source:
+                continue
+            if kind_of(guard) == "TENSOR_MATCH":  # it has the tensor in it
+                VariableBuilder(self.tx, new)(self.value(new))
+            else:
+                install_guard(new.make_guard(guard.create_fn))
 
 
-def moved(source: Any, replaced: dict[Any, Any]) -> Any:
-    return source.clone(lambda part: replaced.get(part, part))
-
-
-def guard_others(tx: Any, condition: Any, replaced: dict[Any, Any]) -> None:
-    """Guard for the objects of this call what is guarded for those of the first one."""
-    from tj_torch.torch_private.dynamo import VariableBuilder, install_guard
-
-    for source, _, _, guard in condition.guards:
-        new = moved(source, replaced)
-        if new == source:
-            continue
-        if kind_of(guard) == "TENSOR_MATCH":  # it has the tensor in it
-            VariableBuilder(tx, new)(tx.output.resolve_source_value(new))
-        else:
-            install_guard(new.make_guard(guard.create_fn))
+@functools.cache
+def _parts(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
