@@ -11,7 +11,8 @@ __all__ = ["Conditions"]
 class Conditions:
     """Conditions that a graph depends on, each as code and as text.
 
-    In code, ``G`` is the dict of the program's globals. What raises does not hold.
+    In code, ``G`` is the dict of the program's globals. What raises does not hold. ``of_objects``
+    counts those on objects that the program is given; others are on modules and globals.
     """
 
     def __init__(self) -> None:
@@ -19,16 +20,18 @@ class Conditions:
 
         self.scope: dict[str, Any] = {}
         self.texts: dict[str, str] = {}
+        self.of_objects = 0
         # One object, since Dynamo tells guards apart by the functions that make them.
         self._guard = GlobalStateSource().make_guard(functools.partial(_create, conditions=self))
 
-    def add(self, code: str, text: str = "", **scope: Any) -> None:
+    def add(self, code: str, text: str = "", *, of_objects: bool = True, **scope: Any) -> None:
         """Guard ``code``, with further names in ``scope``.
 
         To be called each time: Dynamo takes guards back where it goes back in the program.
         """
         from tj_torch.torch_private.dynamo import install_guard
 
+        self.of_objects += of_objects and code not in self.texts
         self.scope |= scope
         self.texts[code] = text or code
         install_guard(self._guard)

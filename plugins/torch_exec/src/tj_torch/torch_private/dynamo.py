@@ -92,6 +92,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "DictGetItemSource": ("guard a global by its dict", "globals of functions"),
         "GlobalSource": ("know a global by its module", "globals of functions", "imports"),
         "GlobalStateSource": ("guard the level of forward-mode gradients",),
+        "TypeSource": ("know what is read from a class", "regions captured once"),
         "is_from_source": ("know the guards of a region", "regions captured once"),
         "is_from_skip_guard_source": ("know what nothing guards", "identity",
                                       "globals of functions"),

@@ -109,7 +109,7 @@ def _see_classes(conditions: Conditions, of: type, kinds: Any, answer: bool) -> 
             # Strong references would keep classes for as long as the code that is guarded.
             names = f"{conditions.bind('c', ref(of))}(), {conditions.bind('c', ref(kind))}()"
             text = f"issubclass({_name(of)}, {_name(kind)}) is {answer}"
-            conditions.add(f"issubclass({names}) is {answer}", text)
+            conditions.add(f"issubclass({names}) is {answer}", text, of_objects=False)
         if is_one:
             break
     if denied and not answer:
@@ -197,7 +197,7 @@ def _guard_denials(conditions: Conditions, of: type, kinds: list[type]) -> None:
     pairs = [(first(), second()) for first, second in denied.pairs]
     text = " and ".join(f"not issubclass({_name(a)}, {_name(b)})" for a, b in pairs)
     code = "denied.registrations == registrations() or denied.hold()"
-    conditions.add(code, text, registrations=get_cache_token)
+    conditions.add(code, text, of_objects=False, registrations=get_cache_token)
 
 
 def _name(cls: type | None) -> str:

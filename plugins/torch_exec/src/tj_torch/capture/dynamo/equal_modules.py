@@ -100,6 +100,8 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
         def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
             if noticed.equals is None or not _is_taken(self, tx, noticed.equals):
                 return original(self, tx, args, kwargs)
+            if not all(_is_known(value) for value in (*args, *kwargs.values())):
+                return original(self, tx, args, kwargs)
             return _called(self, tx, args, kwargs, noticed)
 
         return call_function
@@ -118,6 +120,17 @@ def _is_taken(variable: Any, tx: Any, equals: Equals) -> bool:
     if type(variable) not in kinds or variable.source is None or inside:
         return False
     return equals.has(variable.value)
+
+
+def _is_known(value: Any) -> bool:
+    """Test for an argument of which Dynamo can tell that it equals another call's."""
+    from tj_torch.torch_private.dynamo import ListVariable, TupleVariable
+    from tj_torch.torch_private.dynamo import invoke_subgraph as regions
+
+    value = value.realize()
+    if isinstance(value, ListVariable | TupleVariable):
+        return all(map(_is_known, value.items))
+    return regions.classify_vt(value) is not None
 
 
 def _called(variable: Any, tx: Any, args: Any, kwargs: Any, noticed: Observations) -> Any:

@@ -89,7 +89,8 @@ def guard_builtins(stack: ExitStack, noticed: Observations) -> None:
                 stop(f"the program has set a global {name}, which is a builtin")
             if not known:
                 code = f"{name!r} not in {_dict_of(self)}"
-                noticed.conditions(self.output).add(code, f"no global is named {name}")
+                text = f"no global is named {name}"
+                noticed.conditions(self.output).add(code, text, of_objects=False)
             return original(self, inst)
 
         return load_builtin

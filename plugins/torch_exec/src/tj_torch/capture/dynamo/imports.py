@@ -69,4 +69,5 @@ def _guard(conditions: Any, name: str) -> None:
     module = sys.modules.get(name)
     if isinstance(module, ModuleType) and name.partition(".")[0] != "torch":
         code = f"modules.get({name!r}) is {conditions.bind('m', ref(module))}()"
-        conditions.add(code, f"sys.modules[{name!r}] is the same module", modules=sys.modules)
+        text = f"sys.modules[{name!r}] is the same module"
+        conditions.add(code, text, of_objects=False, modules=sys.modules)

@@ -12,7 +12,7 @@ equal records become one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING, Any
@@ -48,13 +48,20 @@ OF_PROCESS = frozenset(
 )  # fmt: skip
 """Guards of modes of the process, which are the same ones for all calls of a program."""
 
+OF_IDENTITY = frozenset(("DUPLICATE_INPUT", "_one"))
+"""Guards of an object with several names: Dynamo's, and those of `identity` beside this."""
+
 
 @dataclass(frozen=True)
 class Found:
-    """Facts of the first call: modes, arguments that are one tensor, and guards before it."""
+    """Facts of the first call: modes, arguments that are one tensor, and guards before it.
+
+    ``ordered`` are its dicts whose order counts.
+    """
 
     modes: tuple[Any, ...]
     pattern: tuple[int, ...] = ()
+    ordered: tuple[Any, ...] = field(default=(), compare=False)
     guards: frozenset[Any] = frozenset()
     conditions: int = 0
 
@@ -88,15 +95,15 @@ class Regions:
     first: dict[int, tuple[Any, Found]] = field(default_factory=dict)
 
     def conditions(self, tx: Any) -> int:
-        """The number of tj's own conditions so far."""
-        return len(self.noticed.conditions(tx.output).texts)
+        """The number of tj's own conditions so far, but for those on globals."""
+        return self.noticed.conditions(tx.output).of_objects
 
     def calling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Note what there is before a call."""
 
         def _call_function(variable: Any, tx: Any, args: Any, kwargs: Any) -> Any:
             guards = frozenset(tx.output.guards)
-            self.calls.append(Found(modes(tx), (), guards, self.conditions(tx)))
+            self.calls.append(Found(modes(tx), guards=guards, conditions=self.conditions(tx)))
             try:
                 return original(variable, tx, args, kwargs)
             finally:
@@ -107,23 +114,27 @@ class Regions:
     def building(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Make no condition where one would not be enough."""
 
-        def build_reuse_condition(tx: Any, fingerprint: Any, *rest: Any) -> Any:
+        def build_reuse_condition(tx: Any, fingerprint: Any, sources: Any, *rest: Any) -> Any:
             before = self.calls[-1]
             new = set(tx.output.guards) - before.guards
-            given = [source for source in fingerprint.arg_sources if source is not None]
-            known = all(can_be_asked(guard) or is_elsewhere(guard, given) for guard in new)
-            if self.conditions(tx) != before.conditions or not known:
+            if self.conditions(tx) != before.conditions or not all(map(can_be_asked, new)):
                 return None
-            guards = [*of_arguments(tx, fingerprint)]
             try:
-                condition = original(tx, fingerprint, *rest)
+                # Its guards are those of `of_arguments`, which are more than Dynamo's.
+                bare = fingerprint._replace(arg_sources=[])
+                condition = original(tx, bare, type(sources)(), *rest)
                 if condition is None:
                     return None
-                condition.guards = [asked(tx, guard) for guard in guards]
+                condition.guards = [asked(tx, guard) for guard in of_arguments(tx, fingerprint)]
             except Exception:  # a guard that Dynamo knows no other object for
                 return None
+            condition.traced_sources = sources
             # With the condition itself, whose `id` must not become another object's.
-            self.first[id(condition)] = condition, Found(before.modes, pattern(fingerprint))
+            given = sources_of(fingerprint)
+            every = tx.output.guard_on_key_order
+            ordered = tuple(s for s in every if any(leads_to(g, s) for g in given))
+            found = Found(before.modes, pattern(fingerprint), ordered)
+            self.first[id(condition)] = condition, found
             self.made += 1
             return condition
 
@@ -143,9 +154,11 @@ class Regions:
             if not original(tx, replace_fields(condition, **asked_here), fingerprint, entry):
                 return False
             other = Other(tx, entry.arg_sources, fingerprint.arg_sources)
-            if not other.meets(condition) or not other.has_tensors(entry) or other.counts(entry):
+            fits = other.meets(condition) and other.has_order(known.ordered)
+            if not fits or not other.has_tensors(entry) or other.counts(entry):
                 return False
             other.guard(condition)
+            tx.output.guard_on_key_order.update(map(other.moved, known.ordered))
             self.served += 1
             return True
 
@@ -199,39 +212,56 @@ def kind_of(guard: Any) -> str:
 
 
 def can_be_asked(guard: Any) -> bool:
-    return kind_of(guard) in KINDS | OF_PROCESS
+    return kind_of(guard) in KINDS | OF_PROCESS | OF_IDENTITY
 
 
-def is_elsewhere(guard: Any, given: list[Any]) -> bool:
-    """Test for two names of one object, such as a global, neither of which an argument leads to."""
-    from tj_torch.torch_private.dynamo import is_from_source
+def names_of(guard: Any) -> list[Any]:
+    """The sources that a guard is about."""
+    names = [guard.originating_source]
+    if kind_of(guard) in OF_IDENTITY:
+        for value in guard.create_fn.keywords.values():
+            names += value if isinstance(value, tuple) else (value,)
+    return names
 
-    if kind_of(guard) != "DUPLICATE_INPUT":
-        return False
-    names = (guard.originating_source, *guard.create_fn.keywords.values())
-    return not any(is_from_source(name, source) for name in names for source in given)
+
+def leads_to(source: Any, name: Any) -> bool:
+    """Test if an object is read from ``source``, and not from its class, which is the same one."""
+    from tj_torch.torch_private.dynamo import TypeSource
+
+    while name is not None and not isinstance(name, TypeSource):
+        if name == source:
+            return True
+        name = getattr(name, "base", None)
+    return False
+
+
+def sources_of(fingerprint: Any) -> list[Any]:
+    """The sources of a region's arguments, of those that have any."""
+    return [source for source in fingerprint.arg_sources if source is not None]
 
 
 def of_arguments(tx: Any, fingerprint: Any) -> Iterator[Any]:
     """The guards of what the region's arguments are, and of what they lead to."""
-    from tj_torch.torch_private.dynamo import is_from_source
-
-    given = [source for source in fingerprint.arg_sources if source is not None]
+    given = sources_of(fingerprint)
     for guard in tx.output.guards:
-        if any(is_from_source(guard.originating_source, source) for source in given):
+        names = names_of(guard)
+        if any(leads_to(source, name) for source in given for name in names):
             yield guard
 
 
 def asked(tx: Any, guard: Any) -> tuple[Any, Any, Any, Any]:
     """A guard as Dynamo asks it of another object: source, check, what it expects, itself.
 
-    :raises LookupError: if it may be about more than one object.
+    :raises LookupError: if it cannot be asked.
     """
     from tj_torch.torch_private.dynamo import guards
 
-    if kind_of(guard) not in KINDS:
-        raise LookupError(kind_of(guard))
-    source, check = guard.originating_source, guards.GUARD_VALUE_DISPATCH[kind_of(guard)]
+    kind, source = kind_of(guard), guard.originating_source
+    if kind in OF_IDENTITY:
+        return source, None, None, guard
+    if kind not in KINDS:
+        raise LookupError(kind)
+    check = guards.GUARD_VALUE_DISPATCH[kind]
     return (
         source,
         check,
@@ -268,17 +298,23 @@ class Other:
 
     def meets(self, condition: Any) -> bool:
         """Test if the guards of the first call hold for these objects."""
-        for source, check, expected, _ in condition.guards:
-            new = self.moved(source)
-            if new is source:
-                continue
-            try:
-                value = self.value(new)
-            except Exception:  # there is no such object
-                return False
-            if not check.eval_fn(value, expected):
-                return False
-        return True
+        try:
+            return all(self.holds(*guard) for guard in condition.guards)
+        except Exception:  # there is no such object
+            return False
+
+    def holds(self, source: Any, check: Any, expected: Any, guard: Any) -> bool:
+        """Test if one guard holds."""
+        if check is None:
+            first, *others = (self.value(self.moved(name)) for name in names_of(guard))
+            return all(other is first for other in others)
+        new = self.moved(source)
+        return new is source or bool(check.eval_fn(self.value(new), expected))
+
+    def has_order(self, dicts: Iterable[Any]) -> bool:
+        """Test if dicts whose order counts have that of the first call's."""
+        pairs = ((self.value(source), self.value(self.moved(source))) for source in dicts)
+        return all([*first] == [*other] for first, other in pairs)
 
     def has_tensors(self, entry: Any) -> bool:
         """Test if tensors that the region finds by itself are different ones, as in the first."""
@@ -302,12 +338,20 @@ class Other:
 
         for source, _, _, guard in condition.guards:
             new = self.moved(source)
-            if new is source:
+            if kind_of(guard) in OF_IDENTITY:
+                names = {k: self.all_moved(v) for k, v in guard.create_fn.keywords.items()}
+                install_guard(new.make_guard(functools.partial(guard.create_fn.func, **names)))
+            elif new is source:
                 continue
-            if kind_of(guard) == "TENSOR_MATCH":  # it has the tensor in it
+            elif kind_of(guard) == "TENSOR_MATCH":  # it has the tensor in it
                 VariableBuilder(self.tx, new)(self.value(new))
             else:
                 install_guard(new.make_guard(guard.create_fn))
+
+    def all_moved(self, value: Any) -> Any:
+        """A source, or several, of this call."""
+        several = isinstance(value, tuple)
+        return tuple(map(self.moved, value)) if several else self.moved(value)
 
 
 @functools.cache
