@@ -76,6 +76,8 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
         return
     noticed.regions = made = Regions(noticed)
     replace(stack, regions.InvokeSubgraphHigherOrderVariable, "_call_function", made.calling)
+    variable = regions.InvokeSubgraphHigherOrderVariable
+    replace(stack, variable, "install_subgraph_in_output_graph", made.installing)
     replace(stack, regions, "build_reuse_condition", made.building)
     replace(stack, regions, "is_reusable", made.reusing)
     replace(stack, regions, "save_reuse_entry", _saving)
@@ -85,7 +87,7 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
 class Regions:
     """The regions of one capture: those being captured, and for each condition its first call.
 
-    ``made`` and ``served`` count the records, and their uses.
+    ``made`` and ``served`` count the records, and their uses; ``bodies`` are the modes of graphs.
     """
 
     noticed: Observations
@@ -93,6 +95,7 @@ class Regions:
     served: int = 0
     calls: list[Found] = field(default_factory=list)
     first: dict[int, tuple[Any, Found]] = field(default_factory=dict)
+    bodies: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def conditions(self, tx: Any) -> int:
         """The number of tj's own conditions so far, but for those on globals."""
@@ -110,6 +113,20 @@ class Regions:
                 self.calls.pop()
 
         return _call_function
+
+    def installing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep graphs of other modes apart, which Dynamo takes for equal: their values differ."""
+
+        def install(variable: Any, tx: Any, *given: Any, **named: Any) -> str:
+            now = modes(tx)
+            found: str = original(variable, tx, *given, **named)
+            if self.bodies.setdefault(found, now) != now:
+                *_, body = given
+                found = tx.output.install_subgraph("subgraph", body)
+                self.bodies[found] = now
+            return found
+
+        return install
 
     def building(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Make no condition where one would not be enough."""
