@@ -326,7 +326,13 @@ class Other:
             first, *others = (self.value(self.moved(name)) for name in names_of(guard))
             return all(other is first for other in others)
         new = self.moved(source)
-        return new is source or bool(check.eval_fn(self.value(new), expected))
+        if new is source:
+            return True
+        value = self.value(new)
+        # What Dynamo compares of tensors leaves out the class, and bits that change values.
+        if kind_of(guard) == "TENSOR_MATCH" and traits(value) != traits(self.value(source)):
+            return False
+        return bool(check.eval_fn(value, expected))
 
     def has_order(self, dicts: Iterable[Any]) -> bool:
         """Test if dicts whose order counts have that of the first call's."""
@@ -369,6 +375,11 @@ class Other:
         """A source, or several, of this call."""
         several = isinstance(value, tuple)
         return tuple(map(self.moved, value)) if several else self.moved(value)
+
+
+def traits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """The class of a tensor, and its layout."""
+    return type(tensor), tensor.layout, tensor.is_conj(), tensor.is_neg(), tensor.is_inference()
 
 
 @functools.cache
