@@ -16,7 +16,7 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_torch.capture.dynamo import equal_modules
+from tj_torch.capture.dynamo import equal_modules, equal_parts
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -42,7 +42,7 @@ def _none_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, tuple[int, int]]]:
     """For each capture: the records that were made of each class, and how often they served."""
     found: list[dict[str, tuple[int, int]]] = []
-    original = equal_modules.flatten
+    original = equal_parts.flatten
 
     def flatten(graph: Any, equals: Any) -> None:
         found.append({c.__name__: (equals.made[c], equals.served[c]) for c in equals.made})
@@ -203,7 +203,7 @@ def test_programs_are_as_without(monkeypatch: pytest.MonkeyPatch, counted: Any) 
     """Calls, names of modules, and the lines of their sources."""
     texts = []
     for fewest in (4, 1000):
-        monkeypatch.setattr(equal_modules, "FEWEST", fewest)
+        monkeypatch.setattr(equal_parts, "FEWEST", fewest)
         jitted = tj.jit(Model(n=6), session=tj.Session(["torch", "autograd"]))
         jitted(X.clone().requires_grad_())
         trace = tj.last_trace(jitted)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -252,3 +254,48 @@ def test_calls_stay_whole_after_a_graph_break(value: float) -> None:
     same(mine, theirs)
     names = {c.symbol.name for e in g.__tj__.entries for c in e.compilation.traces[0].calls}
     assert {"addcdiv", "Tensor.addcdiv_"} <= names
+
+
+class Broken(torch.nn.Module):
+    """A module whose ``forward`` is a fragment, which siblings share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return self.up(x).relu() + x
+
+
+HOOKS: dict[str, Callable[[torch.nn.Module], Any]] = {
+    "forward": lambda m: m.register_forward_hook(lambda module, args, out: out * 2),
+    "before": lambda m: m.register_forward_pre_hook(lambda module, args: (args[0] * 2,)),
+    "backward": lambda m: m.register_full_backward_hook(
+        lambda module, given, got: tuple(g * 2 for g in given)
+    ),
+    "before backward": lambda m: m.register_full_backward_pre_hook(
+        lambda module, got: tuple(g * 3 for g in got)
+    ),
+}
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["from the first call on", "later"])
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_of_one_of_several_modules(name: str, later: bool, lenient: Any) -> None:
+    """By Dynamo's defaults, the fragment of a module without hooks runs for one with hooks."""
+    results = []
+    for jit in (lambda m: m, tj.jit):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(Broken(), Broken(), Broken())
+        program, x, found = jit(model), torch.ones(2, 4, requires_grad=True), list[Any]()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(2 if later else 1):
+                if found or not later:
+                    HOOKS[name](model[1].up)
+                out = program(x)
+                found += [out, *torch.autograd.grad(out.square().sum(), [x, *model.parameters()])]
+        results.append(found)
+    torch.testing.assert_close(results[1], results[0])

@@ -128,7 +128,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "misc": ("replace draws and context variables", "random numbers of Python",
                  "context variables"),
         "nn_module": ("replace how modules are called, and read", "lazy modules", "keywords",
-                      "hidden members"),
+                      "hidden members", "equal modules"),
         "user_defined": ("replace how objects of a program's classes are read and made",),
     },
     "torch._dynamo.variables.base": {

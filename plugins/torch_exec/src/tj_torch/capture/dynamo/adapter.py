@@ -19,7 +19,7 @@ import torch
 
 from tj_torch.capture.dynamo import releases, zeros
 from tj_torch.capture.dynamo.changes import noting_changes
-from tj_torch.capture.dynamo.equal_modules import Equals, flatten
+from tj_torch.capture.dynamo.equal_parts import Equals, flatten
 from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.patches import leave, unprofiled, with_settings
 from tj_torch.capture.dynamo.read_values import ChangedError, ReadValues

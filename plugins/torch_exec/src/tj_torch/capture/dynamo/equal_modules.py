@@ -2,87 +2,35 @@
 
 A module with parts that has several siblings of its class is captured as a region: see
 `tj_torch.capture.dynamo.reused_regions` for when its record serves for a sibling. Afterwards the
-regions are taken apart again (`flatten`): the graph is the same as without them.
+regions are taken apart again (`equal_parts.flatten`): the graph is the same as without them.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
 
+from tj_torch.capture.dynamo.equal_parts import MARK, Equals, is_region
 from tj_torch.torch_private.eager import level_depth
 from tj_torch.torch_private.lookup import MissingNameError
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
-    from types import FunctionType
 
     from tj_torch.capture.dynamo.observations import Observations
 
-__all__ = ["Equals", "correct", "flatten"]
-
-FEWEST = 4
-"""Siblings from which on regions save time: the first may be captured twice."""
+__all__ = ["correct"]
 
 TRIALS = 3
 """Records of a class of which none has served again, after which no more are made."""
 
-MARK = "tj_equal_module"
-"""Key, in the metadata of a region's call, of its module's number in `Equals.modules`."""
-
 # Classes whose modules cannot be captured once, in this process: found in a capture.
 _REFUSED: WeakSet[type] = WeakSet()
-_numbers = itertools.count()
-
-
-@dataclass
-class Equals:
-    """The modules of one capture that are captured as regions, with their paths, by number.
-
-    ``made`` and ``served`` count the records, and their uses, of each class.
-    """
-
-    seen: set[int] = field(default_factory=set)
-    equal: set[int] = field(default_factory=set)
-    modules: list[tuple[torch.nn.Module, str]] = field(default_factory=list)
-    functions: dict[type, FunctionType] = field(default_factory=dict)
-    made: Counter[type] = field(default_factory=Counter)
-    served: Counter[type] = field(default_factory=Counter)
-
-    def has(self, module: torch.nn.Module) -> bool:
-        """Test for a module with equal siblings in what was called so far."""
-        if id(module) not in self.seen:
-            for part in module.modules():
-                self.seen.add(id(part))
-                self.equal.update(map(id, _equal_parts(part)))
-        return id(module) in self.equal and type(module) not in _REFUSED
-
-    def function(self, kind: type) -> FunctionType:
-        """A function that calls its argument: one for each class, as records are by function."""
-        if kind not in self.functions:
-            name = f"call_{next(_numbers)}"
-            scope: dict[str, Any] = {}
-            text = f"def {name}(module, *args, **kwargs):\n    return module(*args, **kwargs)\n"
-            exec(compile(text, "<eval_with_key> of a module", "exec"), scope)
-            self.functions[kind] = scope[name]
-        return self.functions[kind]
-
-
-def _equal_parts(container: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    kinds = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
-    parts = [*container.children()] if isinstance(container, kinds) else []
-    counts = Counter(map(type, parts))
-    for part in parts:
-        if counts[type(part)] >= FEWEST and next(part.children(), None) is not None:
-            yield part
 
 
 def correct(stack: ExitStack, noticed: Observations) -> None:
@@ -119,7 +67,7 @@ def _is_taken(variable: Any, tx: Any, equals: Equals) -> bool:
     inside = tx.output.current_tracer.parent is not None or level_depth() > 0
     if type(variable) not in kinds or variable.source is None or inside:
         return False
-    return equals.has(variable.value)
+    return type(variable.value) not in _REFUSED and equals.has(variable.value)
 
 
 def _is_known(value: Any) -> bool:
@@ -145,10 +93,9 @@ def _called(variable: Any, tx: Any, args: Any, kwargs: Any, noticed: Observation
     )
 
     equals = noticed.equals
-    regions = noticed.regions
-    assert equals is not None and regions is not None  # noqa: PT018
+    assert equals is not None
     kind = type(variable.value)
-    before, outside = (regions.made, regions.served), _outside(tx)
+    before, outside = (noticed.records, noticed.reused), _outside(tx)
     try:
         region = TorchHigherOrderOperatorVariable.make(torch.ops.higher_order.invoke_subgraph)
         function = UserFunctionVariable(equals.function(kind))
@@ -157,14 +104,14 @@ def _called(variable: Any, tx: Any, args: Any, kwargs: Any, noticed: Observation
         raise
     except Exception as error:
         _refuse(kind, str(error))
-    made, served = regions.made - before[0], regions.served - before[1]
+    made, served = noticed.records - before[0], noticed.reused - before[1]
     if not (made or served) or outside != _outside(tx):
         _refuse(kind, "it depends on more than its arguments and attributes")
     equals.made[kind] += made
     equals.served[kind] += served
     if equals.made[kind] >= TRIALS and not equals.served[kind]:
         _REFUSED.add(kind)
-    node = next(n for n in reversed(tx.output.graph.nodes) if _is_region(n))
+    node = next(n for n in reversed(tx.output.graph.nodes) if is_region(n))
     node.meta[MARK] = len(equals.modules)
     path = _PART.sub(r".\2", variable.get_nn_module_stack_source().name)
     equals.modules.append((variable.value, path))
@@ -185,75 +132,3 @@ def _refuse(kind: type, reason: str) -> None:
 
     _REFUSED.add(kind)
     raise exc.UnspecializeRestartAnalysis(restart_reason=f"{kind.__name__}: {reason}") from None
-
-
-# ------------------------------------------------------------------------------- taking apart
-
-
-def flatten(graph: torch.fx.GraphModule, equals: Equals) -> None:
-    """Replace calls of regions by what is in them, with the names of each call's own module."""
-    first: dict[str, tuple[torch.nn.Module, str]] = {}
-    for node in [n for n in graph.graph.nodes if _is_region(n) and MARK in n.meta]:
-        module = equals.modules[node.meta[MARK]]
-        body, _, *inputs = node.args
-        moved = _Moved(first.setdefault(body.target, module), module)
-        outputs = _copied(graph, getattr(graph, body.target), inputs, node, moved)
-        for part in [*node.users]:
-            part.replace_all_uses_with(outputs[part.args[1]])
-            graph.graph.erase_node(part)
-        graph.graph.erase_node(node)
-        if not body.users:
-            graph.graph.erase_node(body)
-    for name in first:
-        delattr(graph, name)
-    if first:
-        graph.recompile()
-
-
-def _is_region(node: torch.fx.Node) -> bool:
-    return node.target is torch.ops.higher_order.invoke_subgraph
-
-
-class _Moved:
-    """The names of the parts of one module, for those of another one in its place."""
-
-    def __init__(
-        self, captured: tuple[torch.nn.Module, str], module: tuple[torch.nn.Module, str]
-    ) -> None:
-        (one, self.before), (other, self.after) = captured, module
-        parts = dict(other.named_modules(remove_duplicate=False))
-        named = one.named_modules(remove_duplicate=False)
-        self.ids = {str(id(part)): str(id(parts[name])) for name, part in named if name in parts}
-
-    def stack(self, stack: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        """A stack of modules, as Dynamo keeps it for each node, with other names."""
-        for key, (path, kind) in stack.items():
-            number, at, count = key.partition("@")
-            inside = path == self.before or path.startswith(f"{self.before}.")
-            path = self.after + path[len(self.before) :] if inside else path
-            yield f"{self.ids.get(number, number)}{at}{count}", (path, kind)
-
-
-def _copied(
-    graph: torch.fx.GraphModule,
-    body: torch.fx.GraphModule,
-    inputs: list[torch.fx.Node],
-    before: torch.fx.Node,
-    moved: _Moved,
-) -> tuple[torch.fx.Node, ...]:
-    """Copy the nodes of ``body`` to ``graph``; return those of its outputs."""
-    given, known = iter(inputs), dict[torch.fx.Node, torch.fx.Node]()
-    outputs: Any = ()
-    with graph.graph.inserting_before(before):
-        for node in body.graph.nodes:
-            if node.op == "placeholder":
-                known[node] = next(given)
-            elif node.op == "output":
-                outputs = torch.fx.node.map_arg(node.args[0], known.__getitem__)
-            else:
-                known[node] = copy = graph.graph.node_copy(node, known.__getitem__)
-                if node.op == "get_attr" and not hasattr(graph, node.target):
-                    setattr(graph, node.target, getattr(body, node.target))
-                if stack := node.meta.get("nn_module_stack"):
-                    copy.meta["nn_module_stack"] = dict(moved.stack(stack))
-    return tuple(outputs)

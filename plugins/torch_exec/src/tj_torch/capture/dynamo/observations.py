@@ -12,9 +12,8 @@ from tj_torch.guards.conditions import Conditions
 from tj_torch.guards.members import Absent, Lookup
 
 if TYPE_CHECKING:
-    from tj_torch.capture.dynamo.equal_modules import Equals
+    from tj_torch.capture.dynamo.equal_parts import Equals
     from tj_torch.capture.dynamo.read_values import ReadValues
-    from tj_torch.capture.dynamo.reused_regions import Regions
     from tj_torch.torch_private.features import Correction
 
 __all__ = ["Observations"]
@@ -28,8 +27,8 @@ class Observations:
     PyTorch's; ``lost`` has features that this PyTorch lacks, each with the reason.
     ``uninitialized``: the program initializes a lazy module. ``read`` has the values that were
     read, where the program runs on meanwhile. ``changes``: the program changes Python objects;
-    ``draws``: it asks Python for random numbers. ``regions`` are those captured once, ``equals``
-    the equal modules that are, if any is to be.
+    ``draws``: it asks Python for random numbers. ``records`` counts regions that may be
+    used again, ``reused`` their uses; ``equals`` are modules captured so, if any is to be.
     """
 
     lookups: dict[tuple[type, str], Lookup] = field(default_factory=dict)
@@ -40,7 +39,8 @@ class Observations:
     draws: bool = False
     lost: list[tuple[Correction, str]] = field(default_factory=list)
     read: ReadValues | None = None
-    regions: Regions | None = None
+    records: int = 0
+    reused: int = 0
     equals: Equals | None = None
     _conditions: WeakKeyDictionary[Any, Conditions] = field(default_factory=WeakKeyDictionary)
 

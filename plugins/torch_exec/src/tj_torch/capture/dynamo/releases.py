@@ -37,6 +37,7 @@ __all__ = [
     "decomposing_handlers",
     "default_equality",
     "errors_of_fakes",
+    "guarding",
     "guards_class_constants",
     "is_of_fakes",
     "last_guards",
@@ -56,29 +57,34 @@ __all__ = [
 # --------------------------------------------------------------------------- settings and state
 
 
-_UNGUARDED = ("skip_guards_on_constant_func_defaults", "skip_tensor_guards_with_matching_dict_tags")
+_UNGUARDED = (
+    "skip_guards_on_constant_func_defaults",
+    "skip_nnmodule_hook_guards",
+    "skip_tensor_guards_with_matching_dict_tags",
+)
 """Settings of some versions that leave out guards on facts that may change.
 
-Default values of arguments, and ``requires_grad`` of tensors in an unchanged dict.
+Default values of arguments, hooks of modules, and ``requires_grad`` of tensors in an unchanged
+dict.
 """
 
 
 def settings(dynamic: bool | None) -> dict[str, Any]:
     """Dynamo's config for a capture; ``dynamic`` is as in torch.compile.
 
-    Unlike Dynamo's default, hooks of modules are guarded and recurrent networks are captured.
+    Unlike Dynamo's default, all is guarded and recurrent networks are captured.
     """
-    from tj_torch.torch_private.dynamo import dynamo
-
-    found: dict[str, Any] = {
-        "record_runtime_overhead": False,
-        "skip_nnmodule_hook_guards": False,
-        "allow_rnn": True,
-        **{name: False for name in _UNGUARDED if hasattr(dynamo.config, name)},
-    }
+    found = {"record_runtime_overhead": False, "allow_rnn": True, **guarding()}
     if dynamic is not None:
         found |= {"automatic_dynamic_shapes": dynamic, "assume_static_by_default": not dynamic}
     return found
+
+
+def guarding() -> dict[str, Any]:
+    """Dynamo's settings with which no guards are left out, of those in this version."""
+    from tj_torch.torch_private.dynamo import dynamo
+
+    return {name: False for name in _UNGUARDED if hasattr(dynamo.config, name)}
 
 
 def last_guards(stack: ExitStack) -> None:

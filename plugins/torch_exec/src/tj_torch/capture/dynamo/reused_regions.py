@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tj_torch.capture.dynamo.observations import Observations
 
-__all__ = ["Regions", "correct"]
+__all__ = ["correct"]
 
 KINDS = frozenset(
     (
@@ -74,7 +74,7 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
         return
     if not has(regions, "is_reusable"):  # before 2.12 each call is captured
         return
-    noticed.regions = made = Regions(noticed)
+    made = _Regions(noticed)
     replace(stack, regions.InvokeSubgraphHigherOrderVariable, "_call_function", made.calling)
     variable = regions.InvokeSubgraphHigherOrderVariable
     replace(stack, variable, "install_subgraph_in_output_graph", made.installing)
@@ -84,15 +84,13 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
 
 
 @dataclass
-class Regions:
+class _Regions:
     """The regions of one capture: those being captured, and for each condition its first call.
 
-    ``made`` and ``served`` count the records, and their uses; ``bodies`` are the modes of graphs.
+    ``bodies`` are the modes of graphs.
     """
 
     noticed: Observations
-    made: int = 0
-    served: int = 0
     calls: list[Found] = field(default_factory=list)
     first: dict[int, tuple[Any, Found]] = field(default_factory=dict)
     bodies: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -152,7 +150,7 @@ class Regions:
             ordered = tuple(s for s in every if any(leads_to(g, s) for g in given))
             found = Found(before.modes, pattern(fingerprint), ordered)
             self.first[id(condition)] = condition, found
-            self.made += 1
+            self.noticed.records += 1
             return condition
 
         return build_reuse_condition
@@ -176,7 +174,7 @@ class Regions:
                 return False
             other.guard(condition)
             tx.output.guard_on_key_order.update(map(other.moved, known.ordered))
-            self.served += 1
+            self.noticed.reused += 1
             return True
 
         return is_reusable
