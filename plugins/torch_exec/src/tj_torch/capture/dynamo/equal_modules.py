@@ -95,17 +95,19 @@ def _called(variable: Any, tx: Any, args: Any, kwargs: Any, noticed: Observation
     equals = noticed.equals
     assert equals is not None
     kind = type(variable.value)
-    before, outside = (noticed.records, noticed.reused), _outside(tx)
+    before = noticed.records, noticed.reused
     try:
+        outside = _outside(tx)
         region = TorchHigherOrderOperatorVariable.make(torch.ops.higher_order.invoke_subgraph)
         function = UserFunctionVariable(equals.function(kind))
         result = region.call_function(tx, [function, variable, *args], kwargs)
+        closed = outside == _outside(tx)
     except (exc.RestartAnalysis, exc.SkipFrame):
         raise
     except Exception as error:
         _refuse(kind, str(error))
     made, served = noticed.records - before[0], noticed.reused - before[1]
-    if not (made or served) or outside != _outside(tx):
+    if not (made or served) or not closed:
         _refuse(kind, "it depends on more than its arguments and attributes")
     equals.made[kind] += made
     equals.served[kind] += served

@@ -83,17 +83,17 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
     replace(stack, regions, "save_reuse_entry", _saving)
 
 
+_MODES = "tj_modes"
+"""Key of the modes that a graph was recorded in, in its metadata."""
+
+
 @dataclass
 class _Regions:
-    """The regions of one capture: those being captured, and for each condition its first call.
-
-    ``bodies`` are the modes of graphs.
-    """
+    """The regions of one capture: those being captured, and for each condition its first call."""
 
     noticed: Observations
     calls: list[Found] = field(default_factory=list)
     first: dict[int, tuple[Any, Found]] = field(default_factory=dict)
-    bodies: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def conditions(self, tx: Any) -> int:
         """The number of tj's own conditions so far, but for those on globals."""
@@ -118,10 +118,10 @@ class _Regions:
         def install(variable: Any, tx: Any, *given: Any, **named: Any) -> str:
             now = modes(tx)
             found: str = original(variable, tx, *given, **named)
-            if self.bodies.setdefault(found, now) != now:
+            if tx.output.nn_modules[found].meta.setdefault(_MODES, now) != now:
                 *_, body = given
                 found = tx.output.install_subgraph("subgraph", body)
-                self.bodies[found] = now
+                body.meta[_MODES] = now
             return found
 
         return install
@@ -133,6 +133,8 @@ class _Regions:
             before = self.calls[-1]
             new = set(tx.output.guards) - before.guards
             if self.conditions(tx) != before.conditions or not all(map(can_be_asked, new)):
+                return None
+            if not all(map(is_plain, values_of(fingerprint))):
                 return None
             try:
                 # Its guards are those of `of_arguments`, which are more than Dynamo's.
@@ -160,7 +162,8 @@ class _Regions:
 
         def is_reusable(tx: Any, condition: Any, fingerprint: Any, entry: Any) -> bool:
             _, known = self.first[id(condition)]
-            if known != Found(modes(tx), pattern(fingerprint)):
+            plain = all(map(is_plain, values_of(fingerprint)))
+            if not plain or known != Found(modes(tx), pattern(fingerprint)):
                 return False
             # Guards are asked here: Dynamo would look up each object by itself.
             asked_here: dict[str, Any] = {"guards": []}
@@ -213,11 +216,24 @@ def modes(tx: Any) -> tuple[Any, ...]:
 def pattern(fingerprint: Any) -> tuple[int, ...]:
     """For each argument that is a value of the graph: the first place of that value."""
     seen: dict[Any, int] = {}
-    values = (v.as_proxy().node for kind, v in fingerprint.flat_vts if kind.value in _VALUES)
-    return tuple(seen.setdefault(node, place) for place, node in enumerate(values))
+    nodes = values_of(fingerprint)
+    return tuple(seen.setdefault(node, place) for place, node in enumerate(nodes))
+
+
+def values_of(fingerprint: Any) -> list[Any]:
+    """The nodes of arguments that are values of the graph."""
+    return [v.as_proxy().node for kind, v in fingerprint.flat_vts if kind.value in _VALUES]
 
 
 _VALUES = ("tensor", "symnode")
+
+
+def is_plain(node: Any) -> bool:
+    """Test for no tensor of a user's class, whose parts Dynamo does not compare."""
+    from tj_torch.torch_private.shapes import FakeTensor
+
+    value = node.meta.get("example_value")
+    return not isinstance(value, torch.Tensor) or type(value) is FakeTensor
 
 
 def kind_of(guard: Any) -> str:
