@@ -114,8 +114,8 @@ def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_body_is_found(module: Any, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = module.replay
 
-    def wrong(body: Any, inputs: Any) -> Any:
-        outputs, updates = right(body, inputs)
+    def wrong(body: Any, inputs: Any, *rest: Any) -> Any:
+        outputs, updates = right(body, inputs, *rest)
         return outputs + 1 if isinstance(outputs, torch.Tensor) else outputs, updates
 
     monkeypatch.setattr(module, "replay", wrong)

@@ -182,6 +182,7 @@ def set_shorter(m: Any) -> None:
 CHANGES = [value for name, value in sorted(globals().items()) if name.startswith("set_")]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("before", [False, True], ids=["between calls", "before the first"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_each_layer_is_itself(change: Callable[[Any], None], before: bool) -> None:

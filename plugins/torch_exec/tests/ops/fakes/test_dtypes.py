@@ -14,6 +14,7 @@ from tj_conformance.sampling import FULL
 from tj_conformance.sweep.sample import samples
 from tj_torch.ops.fakes.modes import fake_mode
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -148,3 +149,11 @@ def test_batch_norms_of_two_types() -> None:
         compared += 1
         assert list(map(metadata, said)) == list(map(metadata, result)), (func, args[0].dtype)
     assert compared > 80
+
+
+def test_what_a_mode_does_not_know_is_left_to_others() -> None:
+    """As a layer norm whose parameters are of a tensor subclass."""
+    mode, x = fake_mode(), TwoTensor(torch.ones(2, 4), torch.ones(2, 4))
+    with mode:
+        out, mean, _ = aten.native_layer_norm(mode.from_tensor(x), [4], None, None, 1e-5)
+    assert (type(out), mean.shape) == (TwoTensor, (2, 1))

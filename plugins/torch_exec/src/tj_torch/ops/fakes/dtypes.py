@@ -32,7 +32,7 @@ Types = dict[int, torch.dtype]
 def in_their_types(func: Any, args: tuple[Any, ...], result: Any) -> Any:
     """Result of ``func(*args)`` on fake tensors, each value in the data type of the kernels."""
     rule = RULES.get(func)
-    if rule is None:
+    if rule is None or result is NotImplemented:  # as for subclasses that the mode does not know
         return result
     several = isinstance(result, tuple)
     values = list(result) if several else [result]
