@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 try:
     from torch._dynamo.variables import invoke_subgraph
-except ImportError:  # before 2.12
+except ImportError:  # in older versions
     invoke_subgraph = None  # type: ignore[assignment]
 
 pytestmark = pytest.mark.skipif(

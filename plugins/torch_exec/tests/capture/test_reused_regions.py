@@ -17,7 +17,7 @@ from torch import nn
 
 try:
     from torch._dynamo.variables import invoke_subgraph
-except ImportError:  # before 2.12
+except ImportError:  # in older versions
     invoke_subgraph = None  # type: ignore[assignment]
 
 region = torch.compiler.nested_compile_region

@@ -254,7 +254,7 @@ NAMES = {
     ),
     "invoke_subgraph": Name(
         "torch._dynamo.variables.invoke_subgraph",
-        "guard what a region that is captured once depends on, from 2.12 on",
+        "guard what a region that is captured once depends on",
         ("regions captured once", "equal modules"),
         newer=True,
     ),

@@ -41,7 +41,7 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
         from tj_torch.torch_private.dynamo import invoke_subgraph as regions
     except MissingNameError:
         return
-    if not has(regions, "is_reusable"):  # before 2.12 each call is captured
+    if not has(regions, "is_reusable"):  # in older versions each call is captured
         return
 
     def calling(original: Callable[..., Any]) -> Callable[..., Any]:

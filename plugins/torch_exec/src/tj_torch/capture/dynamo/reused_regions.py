@@ -72,7 +72,7 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
         from tj_torch.torch_private.dynamo import invoke_subgraph as regions
     except MissingNameError:
         return
-    if not has(regions, "is_reusable"):  # before 2.12 each call is captured
+    if not has(regions, "is_reusable"):  # in older versions each call is captured
         return
     made = _Regions(noticed)
     replace(stack, regions.InvokeSubgraphHigherOrderVariable, "_call_function", made.calling)
