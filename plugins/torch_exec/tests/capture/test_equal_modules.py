@@ -16,17 +16,12 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_torch.capture.dynamo import equal_modules, equal_parts
+from tj_torch.capture.dynamo import equal_modules, equal_parts, reused_regions
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-try:
-    from torch._dynamo.variables import invoke_subgraph
-except ImportError:  # in older versions
-    invoke_subgraph = None  # type: ignore[assignment]
-
 pytestmark = pytest.mark.skipif(
-    not hasattr(invoke_subgraph, "is_reusable"),
+    reused_regions.dynamos_regions() is None,
     reason="this PyTorch captures a region for each call",
 )
 

@@ -186,8 +186,8 @@ class Trial:
         found: list[str] = []
 
         def seen(call: BoundSymbol, said: Proxy, value: Any) -> None:
-            unread = (str(call.symbol), list(leaves(call.outputs)).index(said)) in UNREAD
-            if not unread and _differs(said, value):
+            place = [*leaves(call.outputs)].index(said)
+            if _differs(said, value) and (str(call.symbol), place) not in UNREAD:
                 found.append(f"{said} of {call.symbol}: is {tensor_proxy(said.name, value)}")
 
         seed(SEED)

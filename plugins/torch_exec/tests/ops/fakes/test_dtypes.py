@@ -16,7 +16,6 @@ from tj_torch.ops.fakes.modes import fake_mode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 EVERY = 1 if FULL else 8
 HALVES = (torch.bfloat16, torch.float16)
@@ -25,39 +24,6 @@ UNUSED = {("aten._embedding_bag.default", 1), ("aten._sparse_mm_reduce_impl.defa
 """Results with other sizes than fake ones, which nothing reads but the backward's kernel."""
 
 aten = torch.ops.aten
-
-
-class Comparing(TorchDispatchMode):
-    """Mode that also runs each operator on fake tensors, and records differences."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        said = faked(func, args, kwargs or {})
-        result = func(*args, **(kwargs or {}))
-        for i, (fake, real) in enumerate(
-            zip(*map(pytree.tree_leaves, (said, result)), strict=False)
-        ):
-            known = fake is None or (str(func), i) in UNUSED
-            if metadata(fake) != metadata(real) and not known:
-                given = [metadata(x) for x in pytree.tree_leaves(args)]
-                self.found.add(f"{func}: {metadata(fake)}, not {metadata(real)}, of {given}")
-        return result
-
-
-def faked(func: Any, args: Any, kwargs: Any) -> Any:
-    """The result of a call on fake tensors; None if it has none."""
-    mode = fake_mode()
-    try:
-        given = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
-        with mode:
-            return func(*given[0], **given[1])
-    except Exception:  # sizes that depend on data, quantized tensors
-        return None
 
 
 def metadata(x: Any) -> Any:
@@ -84,14 +50,14 @@ def mixed(args: tuple[Any, ...], kwargs: Any) -> Iterator[tuple[list[torch.Tenso
 
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("op", op_db[3::EVERY] if EVERY > 1 else op_db, ids=full_name)
-def test_fake_kernels_say_the_types_of_real_ones(op: Any) -> None:
+def test_fake_kernels_say_the_types_of_real_ones(op: Any, comparing: Any) -> None:
     if torch.float32 not in op.supported_dtypes("cpu"):
         pytest.skip("float32 has no kernel on CPUs")
-    comparing = Comparing()
+    both = comparing(metadata, UNUSED)
     for sample in samples(op, torch.float32, 8):
         for inputs, (args, kwargs) in mixed(sample.args, sample.kwargs):
             # Most operators refuse two types, and are none of those that this is about.
-            with comparing, warnings.catch_warnings():
+            with both, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 try:
                     made = pytree.tree_leaves(op.op(*args, **kwargs))
@@ -100,7 +66,7 @@ def test_fake_kernels_say_the_types_of_real_ones(op: Any) -> None:
                     torch.autograd.grad(outputs, inputs, tangents, allow_unused=True)
                 except Exception:
                     continue
-    assert not comparing.found
+    assert not both.found
 
 
 def batch_norms() -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -135,7 +101,7 @@ def batch_norms_of(
         yield func, (x, weight, weight, *statistics, 0.1, 1e-5)
 
 
-def test_batch_norms_of_two_types() -> None:
+def test_batch_norms_of_two_types(faked: Any) -> None:
     compared = 0
     for func, args in batch_norms():
         try:

@@ -19,36 +19,9 @@ from tj_conformance.databases.op_db import full_name
 from tj_conformance.oracle.layouts import LAYOUTS, NOT_STRIDED
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep.sample import samples
-from tj_torch.ops.fakes.modes import fake_mode
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 EVERY = 1 if FULL else 8
-
-
-class Comparing(TorchDispatchMode):
-    """Mode that also runs each operator on fake tensors, and records differences in strides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        try:
-            mode = fake_mode()
-            given = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs or {}))
-            with mode:
-                said = func(*given[0], **given[1])
-        except Exception:  # sizes that depend on data, quantized tensors: no fake result
-            said = None
-        result = func(*args, **(kwargs or {}))
-        for fake, real in zip(*map(pytree.tree_leaves, (said, result)), strict=False):
-            if isinstance(fake, torch.Tensor) and strides(fake) != strides(real):
-                self.found.add(f"{func}: {strides(fake)}, not {strides(real)}, of {shapes(args)}")
-        return result
 
 
 def strides(x: Any) -> list[int] | None:
@@ -58,27 +31,22 @@ def strides(x: Any) -> list[int] | None:
     return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
 
 
-def shapes(args: Any) -> list[Any]:
-    tensors = (x for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor))
-    return [(tuple(x.shape), x.stride()) for x in tensors if x.layout is torch.strided]
-
-
 @pytest.mark.sampled(24)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", op_db[1::EVERY] if EVERY > 1 else op_db, ids=full_name)
-def test_fake_kernels_say_the_strides_of_real_ones(op: Any, layout: str) -> None:
+def test_fake_kernels_say_the_strides_of_real_ones(op: Any, layout: str, comparing: Any) -> None:
     if torch.float32 not in op.supported_dtypes("cpu"):
         pytest.skip("float32 has no kernel on CPUs")
     if full_name(op) in NOT_STRIDED:
         pytest.skip("its samples are sparse")
-    comparing = Comparing()
+    both = comparing(strides)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for sample in samples(op, torch.float32, 6):
             if sample.eager is not None:
-                with comparing:
+                with both:
                     sample.changed(LAYOUTS[layout])
-    assert comparing.found == set()
+    assert both.found == set()
 
 
 F = torch.nn.functional
@@ -139,16 +107,16 @@ def laid_out(x: torch.Tensor, order: str) -> torch.Tensor:
 
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
-def test_backwards_of_tangents_with_other_strides(name: str) -> None:
+def test_backwards_of_tangents_with_other_strides(name: str, comparing: Any) -> None:
     function = UNARY.get(name) or BINARY[name]
-    comparing, given = Comparing(), [X] if name in UNARY else [X, X.flip(0)]
+    both, given = comparing(strides), [X] if name in UNARY else [X, X.flip(0)]
     for orders in itertools.product(ORDERS, repeat=1 + len(given)):
         args = [laid_out(x, how) for x, how in zip(given, orders, strict=False)]
         args[0].requires_grad_()
-        with comparing:
+        with both:
             out = function(*args)
             out.backward(laid_out(torch.randn(out.shape), orders[-1]))
-    assert comparing.found == set()
+    assert both.found == set()
 
 
 def test_a_backward_that_views_what_another_layout_made() -> None:
@@ -171,12 +139,12 @@ def test_a_backward_that_views_what_another_layout_made() -> None:
 
 @pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
-def test_padding_keeps_the_memory_format(mode: str, dims: int) -> None:
+def test_padding_keeps_the_memory_format(mode: str, dims: int, comparing: Any) -> None:
     formats = torch.contiguous_format, {2: torch.channels_last, 3: torch.channels_last_3d}[dims]
-    comparing = Comparing()
+    both = comparing(strides)
     for how, tangents in itertools.product(formats, repeat=2):
         x = torch.rand(2, 3, *[4] * dims).to(memory_format=how).requires_grad_()
-        with comparing:
+        with both:
             out = F.pad(x, [1] * 2 * dims, mode=mode)
             out.backward(torch.randn(out.shape).to(memory_format=tangents))
-    assert comparing.found == set()
+    assert both.found == set()

@@ -21,9 +21,10 @@ from tj_torch.capture.dynamo import releases, zeros
 from tj_torch.capture.dynamo.changes import noting_changes
 from tj_torch.capture.dynamo.equal_parts import Equals, flatten
 from tj_torch.capture.dynamo.features import corrected, say_corrections
-from tj_torch.capture.dynamo.patches import leave, unprofiled, with_settings
+from tj_torch.capture.dynamo.patches import leave, unprofiled
 from tj_torch.capture.dynamo.read_values import ChangedError, ReadValues
 from tj_torch.capture.dynamo.reference_cycles import forget_tensors, forgotten_after_failure, let_go
+from tj_torch.capture.dynamo.settings import guarding, settings, with_settings
 from tj_torch.capture.dynamo.skip_rules import pass_over_own
 from tj_torch.guards.dynamo import DynamoGuards, dynamo_guards
 from tj_torch.ops.fakes.handler_state import untouched
@@ -166,8 +167,8 @@ def _built_guards(
     root: types.FunctionType, graph: Any, on_dead: Callable[[], None], read: ReadValues | None
 ) -> DynamoGuards:
     """Dynamo's guards, built in the state that captures run in."""
-    settings, state = with_settings(releases.settings(None)), releases.ambient_state()
-    with compile_lock(), _measured(), _quiet(), settings, state, contextlib.ExitStack() as stack:
+    chosen, state = with_settings(settings(None) | guarding()), releases.ambient_state()
+    with compile_lock(), _measured(), _quiet(), chosen, state, contextlib.ExitStack() as stack:
         zeros.guard_signs(stack)
         if read is not None:
             read.while_guarding(stack)
@@ -285,7 +286,7 @@ def _captured(
         _measured(),
         _quiet(),
         releases.ambient_state(),
-        with_settings(releases.settings(dynamic)),
+        with_settings(settings(dynamic)),
         _allowed(opaque),
         corrected() as noticed,
         noting_changes(noticed),

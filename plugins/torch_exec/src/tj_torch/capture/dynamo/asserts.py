@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.changes import has_changed
-from tj_torch.capture.dynamo.patches import stop, with_settings
+from tj_torch.capture.dynamo.patches import stop
+from tj_torch.capture.dynamo.settings import with_settings
 from tj_torch.runtime.checks import asserted
 from tj_torch.torch_private.replacement import has, replace
 

@@ -15,9 +15,9 @@ from weakref import WeakSet
 import torch
 
 from tj_torch.capture.dynamo.equal_parts import MARK, Equals, is_region
+from tj_torch.capture.dynamo.reused_regions import dynamos_regions
 from tj_torch.torch_private.eager import level_depth
-from tj_torch.torch_private.lookup import MissingNameError
-from tj_torch.torch_private.replacement import has, replace
+from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -37,11 +37,7 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
     """Capture equal modules as regions, in captures of whole programs."""
     from tj_torch.torch_private.dynamo import nn_module
 
-    try:
-        from tj_torch.torch_private.dynamo import invoke_subgraph as regions
-    except MissingNameError:
-        return
-    if not has(regions, "is_reusable"):  # in older versions each call is captured
+    if dynamos_regions() is None:
         return
 
     def calling(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,7 +100,7 @@ def _called(variable: Any, tx: Any, args: Any, kwargs: Any, noticed: Observation
         closed = outside == _outside(tx)
     except (exc.RestartAnalysis, exc.SkipFrame):
         raise
-    except Exception as error:
+    except Exception as error:  # whatever it is: captured plainly, it is the module's own or none
         _refuse(kind, str(error))
     made, served = noticed.records - before[0], noticed.reused - before[1]
     if not (made or served) or not closed:

@@ -42,6 +42,7 @@ from tj_torch.capture.dynamo.foundations import FOUNDATIONS, NAMES
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.capture.dynamo.patches import leave_frames
+from tj_torch.capture.dynamo.settings import guarding, with_settings
 from tj_torch.capture.lost_features import say_lost
 from tj_torch.ops.fakes.modes import corrected_fake_kernels
 from tj_torch.torch_private import composable, dynamo, texts
@@ -62,7 +63,7 @@ def corrected() -> Iterator[Observations]:
     :raises CaptureError: if an essential feature is lost in this PyTorch.
     """
     noticed = Observations()
-    with ExitStack() as stack:
+    with with_settings(guarding()), ExitStack() as stack:
         noticed.lost = apply_features(FEATURES, stack, noticed, TABLE.lost)
         for feature, _ in noticed.lost:
             if needs := feature.needs:

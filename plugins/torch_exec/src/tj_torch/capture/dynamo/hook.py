@@ -10,12 +10,11 @@ from typing import Any
 
 from tj_core.extend import TjWarning
 
-from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.adapter import CaptureFailure, compile_lock, failure_of, muted
 from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.fragment_guards import guarded_fragments
 from tj_torch.capture.dynamo.optimizers import is_part_of_step
-from tj_torch.capture.dynamo.patches import unprofiled, with_settings
+from tj_torch.capture.dynamo.patches import unprofiled
 from tj_torch.capture.dynamo.reference_cycles import let_go
 from tj_torch.ops.fakes.handler_state import untouched
 from tj_torch.runtime.modes import function_mode_is_on
@@ -117,7 +116,6 @@ class _Patient:
                 compile_lock(),
                 seen,
                 unprofiled(),
-                with_settings(releases.guarding()),
                 corrected() as noticed,
                 guarded_fragments(noticed),
                 _only_own_warnings(),

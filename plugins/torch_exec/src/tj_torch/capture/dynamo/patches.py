@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -30,31 +30,10 @@ __all__ = [
     "replace_instruction",
     "stop",
     "unprofiled",
-    "with_settings",
     "with_subclasses",
 ]
 
 _PYTORCHS = str(Path(torch.__file__).parent)
-
-
-@contextmanager
-def with_settings(values: Mapping[str, Any]) -> Iterator[None]:
-    """Give settings of Dynamo ``values`` inside of the block.
-
-    Only those that have others are set: each time, Dynamo computes the hash of all of them again.
-    """
-    from tj_torch.torch_private.dynamo import dynamo
-
-    config = dynamo.config
-    before = {name: getattr(config, name) for name in values}
-    changed = [name for name, value in values.items() if before[name] != value]
-    try:
-        for name in changed:
-            setattr(config, name, values[name])
-        yield
-    finally:
-        for name in changed:
-            setattr(config, name, before[name])
 
 
 def replace_instruction(

@@ -20,9 +20,9 @@ from tj_torch.capture.dynamo.patches import (
     is_pytorchs,
     replace_instruction,
     stop,
-    with_settings,
     with_subclasses,
 )
+from tj_torch.capture.dynamo.settings import with_settings
 from tj_torch.torch_private.replacement import has, replace
 from tj_torch.torch_private.texts import WHERE_IMPORTED
 
@@ -37,7 +37,6 @@ __all__ = [
     "decomposing_handlers",
     "default_equality",
     "errors_of_fakes",
-    "guarding",
     "guards_class_constants",
     "is_of_fakes",
     "last_guards",
@@ -49,42 +48,11 @@ __all__ = [
     "refused_operators",
     "reorderings",
     "resync",
-    "settings",
     "undecomposed",
 ]
 
 
-# --------------------------------------------------------------------------- settings and state
-
-
-_UNGUARDED = (
-    "skip_guards_on_constant_func_defaults",
-    "skip_nnmodule_hook_guards",
-    "skip_tensor_guards_with_matching_dict_tags",
-)
-"""Settings of some versions that leave out guards on facts that may change.
-
-Default values of arguments, hooks of modules, and ``requires_grad`` of tensors in an unchanged
-dict.
-"""
-
-
-def settings(dynamic: bool | None) -> dict[str, Any]:
-    """Dynamo's config for a capture; ``dynamic`` is as in torch.compile.
-
-    Unlike Dynamo's default, all is guarded and recurrent networks are captured.
-    """
-    found = {"record_runtime_overhead": False, "allow_rnn": True, **guarding()}
-    if dynamic is not None:
-        found |= {"automatic_dynamic_shapes": dynamic, "assume_static_by_default": not dynamic}
-    return found
-
-
-def guarding() -> dict[str, Any]:
-    """Dynamo's settings with which no guards are left out, of those in this version."""
-    from tj_torch.torch_private.dynamo import dynamo
-
-    return {name: False for name in _UNGUARDED if hasattr(dynamo.config, name)}
+# --------------------------------------------------------------------------- guards and state
 
 
 def last_guards(stack: ExitStack) -> None:

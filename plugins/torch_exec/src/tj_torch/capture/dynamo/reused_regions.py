@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tj_torch.capture.dynamo.observations import Observations
 
-__all__ = ["correct"]
+__all__ = ["correct", "dynamos_regions"]
 
 KINDS = frozenset(
     (
@@ -51,32 +51,38 @@ OF_PROCESS = frozenset(
 OF_IDENTITY = frozenset(("DUPLICATE_INPUT", "_one"))
 """Guards of an object with several names: Dynamo's, and those of `identity` beside this."""
 
+_KNOWN = KINDS | OF_PROCESS | OF_IDENTITY
+
 
 @dataclass(frozen=True)
-class Found:
-    """Facts of the first call: modes, arguments that are one tensor, and guards before it.
+class First:
+    """The first call of a region: what Dynamo asks of later ones, and what is asked here.
 
-    ``ordered`` are its dicts whose order counts.
+    ``facts`` are the modes, and which arguments are one value; ``ordered`` the dicts whose order
+    counts. ``condition`` is Dynamo's, whose `id` must not become another object's.
     """
 
-    modes: tuple[Any, ...]
-    pattern: tuple[int, ...] = ()
-    ordered: tuple[Any, ...] = field(default=(), compare=False)
-    guards: frozenset[Any] = frozenset()
-    conditions: int = 0
+    condition: Any
+    facts: tuple[Any, ...]
+    ordered: tuple[Any, ...]
+
+
+def dynamos_regions() -> Any:
+    """Dynamo's module for regions; None where this PyTorch captures each call of one."""
+    try:
+        from tj_torch.torch_private.dynamo import invoke_subgraph
+    except MissingNameError:
+        return None
+    return invoke_subgraph if has(invoke_subgraph, "is_reusable") else None
 
 
 def correct(stack: ExitStack, noticed: Observations) -> None:
     """Guard what a reused region depends on, and use none that may depend on more."""
-    try:
-        from tj_torch.torch_private.dynamo import invoke_subgraph as regions
-    except MissingNameError:
+    regions = dynamos_regions()
+    if regions is None:
         return
-    if not has(regions, "is_reusable"):  # in older versions each call is captured
-        return
-    made = _Regions(noticed)
-    replace(stack, regions.InvokeSubgraphHigherOrderVariable, "_call_function", made.calling)
-    variable = regions.InvokeSubgraphHigherOrderVariable
+    made, variable = _Regions(noticed), regions.InvokeSubgraphHigherOrderVariable
+    replace(stack, variable, "_call_function", made.calling)
     replace(stack, variable, "install_subgraph_in_output_graph", made.installing)
     replace(stack, regions, "build_reuse_condition", made.building)
     replace(stack, regions, "is_reusable", made.reusing)
@@ -89,11 +95,15 @@ _MODES = "tj_modes"
 
 @dataclass
 class _Regions:
-    """The regions of one capture: those being captured, and for each condition its first call."""
+    """The regions of one capture.
+
+    ``calls`` has the guards, and the number of conditions, before each that is being captured;
+    ``first`` the first calls, by the ids of their conditions.
+    """
 
     noticed: Observations
-    calls: list[Found] = field(default_factory=list)
-    first: dict[int, tuple[Any, Found]] = field(default_factory=dict)
+    calls: list[tuple[frozenset[Any], int]] = field(default_factory=list)
+    first: dict[int, First] = field(default_factory=dict)
 
     def conditions(self, tx: Any) -> int:
         """The number of tj's own conditions so far, but for those on globals."""
@@ -103,8 +113,7 @@ class _Regions:
         """Note what there is before a call."""
 
         def _call_function(variable: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            guards = frozenset(tx.output.guards)
-            self.calls.append(Found(modes(tx), guards=guards, conditions=self.conditions(tx)))
+            self.calls.append((frozenset(tx.output.guards), self.conditions(tx)))
             try:
                 return original(variable, tx, args, kwargs)
             finally:
@@ -130,28 +139,24 @@ class _Regions:
         """Make no condition where one would not be enough."""
 
         def build_reuse_condition(tx: Any, fingerprint: Any, sources: Any, *rest: Any) -> Any:
-            before = self.calls[-1]
-            new = set(tx.output.guards) - before.guards
-            if self.conditions(tx) != before.conditions or not all(map(can_be_asked, new)):
+            guards, conditions = self.calls[-1]
+            known = all(map(can_be_asked, set(tx.output.guards) - guards))
+            if not known or self.conditions(tx) != conditions or not is_plain(fingerprint):
                 return None
-            if not all(map(is_plain, values_of(fingerprint))):
-                return None
+            given = sources_of(fingerprint)
             try:
                 # Its guards are those of `of_arguments`, which are more than Dynamo's.
                 bare = fingerprint._replace(arg_sources=[])
                 condition = original(tx, bare, type(sources)(), *rest)
                 if condition is None:
                     return None
-                condition.guards = [asked(tx, guard) for guard in of_arguments(tx, fingerprint)]
+                condition.guards = [asked(tx, guard) for guard in of_arguments(tx, given)]
             except Exception:  # a guard that Dynamo knows no other object for
                 return None
             condition.traced_sources = sources
-            # With the condition itself, whose `id` must not become another object's.
-            given = sources_of(fingerprint)
             every = tx.output.guard_on_key_order
             ordered = tuple(s for s in every if any(leads_to(g, s) for g in given))
-            found = Found(before.modes, pattern(fingerprint), ordered)
-            self.first[id(condition)] = condition, found
+            self.first[id(condition)] = First(condition, facts(tx, fingerprint), ordered)
             self.noticed.records += 1
             return condition
 
@@ -161,9 +166,8 @@ class _Regions:
         """Test more than Dynamo does, and guard what was found so."""
 
         def is_reusable(tx: Any, condition: Any, fingerprint: Any, entry: Any) -> bool:
-            _, known = self.first[id(condition)]
-            plain = all(map(is_plain, values_of(fingerprint)))
-            if not plain or known != Found(modes(tx), pattern(fingerprint)):
+            first = self.first[id(condition)]
+            if not is_plain(fingerprint) or first.facts != facts(tx, fingerprint):
                 return False
             # Guards are asked here: Dynamo would look up each object by itself.
             asked_here: dict[str, Any] = {"guards": []}
@@ -172,11 +176,11 @@ class _Regions:
             if not original(tx, replace_fields(condition, **asked_here), fingerprint, entry):
                 return False
             other = Other(tx, entry.arg_sources, fingerprint.arg_sources)
-            fits = other.meets(condition) and other.has_order(known.ordered)
+            fits = other.meets(condition) and other.has_order(first.ordered)
             if not fits or not other.has_tensors(entry) or other.counts(entry):
                 return False
             other.guard(condition)
-            tx.output.guard_on_key_order.update(map(other.moved, known.ordered))
+            tx.output.guard_on_key_order.update(map(other.moved, first.ordered))
             self.noticed.reused += 1
             return True
 
@@ -213,11 +217,10 @@ def modes(tx: Any) -> tuple[Any, ...]:
     )
 
 
-def pattern(fingerprint: Any) -> tuple[int, ...]:
-    """For each argument that is a value of the graph: the first place of that value."""
-    seen: dict[Any, int] = {}
+def facts(tx: Any, fingerprint: Any) -> tuple[Any, ...]:
+    """The modes, and for each value of the graph that is given, the first place of that value."""
     nodes = values_of(fingerprint)
-    return tuple(seen.setdefault(node, place) for place, node in enumerate(nodes))
+    return modes(tx), tuple(map(nodes.index, nodes))
 
 
 def values_of(fingerprint: Any) -> list[Any]:
@@ -228,12 +231,12 @@ def values_of(fingerprint: Any) -> list[Any]:
 _VALUES = ("tensor", "symnode")
 
 
-def is_plain(node: Any) -> bool:
-    """Test for no tensor of a user's class, whose parts Dynamo does not compare."""
+def is_plain(fingerprint: Any) -> bool:
+    """Test for no tensor of a user's class among the arguments, whose parts nobody compares."""
     from tj_torch.torch_private.shapes import FakeTensor
 
-    value = node.meta.get("example_value")
-    return not isinstance(value, torch.Tensor) or type(value) is FakeTensor
+    values = (node.meta.get("example_value") for node in values_of(fingerprint))
+    return all(type(v) is FakeTensor for v in values if isinstance(v, torch.Tensor))
 
 
 def kind_of(guard: Any) -> str:
@@ -243,7 +246,7 @@ def kind_of(guard: Any) -> str:
 
 
 def can_be_asked(guard: Any) -> bool:
-    return kind_of(guard) in KINDS | OF_PROCESS | OF_IDENTITY
+    return kind_of(guard) in _KNOWN
 
 
 def names_of(guard: Any) -> list[Any]:
@@ -271,9 +274,8 @@ def sources_of(fingerprint: Any) -> list[Any]:
     return [source for source in fingerprint.arg_sources if source is not None]
 
 
-def of_arguments(tx: Any, fingerprint: Any) -> Iterator[Any]:
-    """The guards of what the region's arguments are, and of what they lead to."""
-    given = sources_of(fingerprint)
+def of_arguments(tx: Any, given: list[Any]) -> Iterator[Any]:
+    """The guards of what is read from the sources ``given``, and of what that leads to."""
     for guard in tx.output.guards:
         names = names_of(guard)
         if any(leads_to(source, name) for source in given for name in names):
@@ -292,13 +294,8 @@ def asked(tx: Any, guard: Any) -> tuple[Any, Any, Any, Any]:
         return source, None, None, guard
     if kind not in KINDS:
         raise LookupError(kind)
-    check = guards.GUARD_VALUE_DISPATCH[kind]
-    return (
-        source,
-        check,
-        check.get_metadata_fn(guard, tx.output.resolve_source_value(source)),
-        guard,
-    )
+    check, value = guards.GUARD_VALUE_DISPATCH[kind], tx.output.resolve_source_value(source)
+    return source, check, check.get_metadata_fn(guard, value), guard
 
 
 class Other:

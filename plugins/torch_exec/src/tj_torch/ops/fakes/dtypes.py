@@ -7,7 +7,7 @@ parameters in float32.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,34 +43,22 @@ def in_their_types(func: Any, args: tuple[Any, ...], result: Any) -> Any:
     return tuple(values) if several else values[0]
 
 
-def _saved(source: torch.Tensor, *parameters: Any) -> Types:
+def _saved(source: torch.Tensor, *rest: Any) -> Types:
     """Saved statistics of a norm: float32 on the CPU if a parameter is, else of the input's type.
 
-    See ``is_mixed_type`` in PyTorch's ``mixed_data_type.h``.
+    The tensors after the input are parameters and running statistics. See ``is_mixed_type`` in
+    PyTorch's ``mixed_data_type.h``.
     """
     if source.device.type != "cpu":
         return {}
-    tensors = (p for p in parameters if isinstance(p, torch.Tensor))
-    wide = any(p.dtype is torch.float32 for p in tensors)
+    wide = any(isinstance(p, torch.Tensor) and p.dtype is torch.float32 for p in rest)
     return dict.fromkeys((1, 2), torch.float32 if wide else source.dtype)
-
-
-def _of_batch_norm(source: torch.Tensor, *rest: Any) -> Types:
-    return _saved(source, *rest[:4])
 
 
 def _of_updating_batch_norm(first: int, source: torch.Tensor, *rest: Any) -> Types:
     """The updated statistics, from place ``first`` on, have the types of the arguments."""
     updated = enumerate(rest[2:4], first)
-    return _saved(source, *rest[:4]) | {i: running.dtype for i, running in updated}
-
-
-def _of_layer_norm(source: torch.Tensor, shape: Any, weight: Any, bias: Any, *rest: Any) -> Types:
-    return _saved(source, weight, bias)
-
-
-def _of_group_norm(source: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Types:
-    return _saved(source, weight, bias)
+    return _saved(source, *rest) | {i: running.dtype for i, running in updated}
 
 
 def _of_layer_norm_backward(
@@ -102,27 +90,23 @@ def _like(place: int, *args: Any) -> Types:
 
 def _of_addr(*args: torch.Tensor) -> Types:
     """The common type; a tensor without dimensions counts as any other."""
-    return {0: _common(a.dtype for a in args[:3])}
-
-
-def _common(types: Iterable[torch.dtype]) -> torch.dtype:
-    return functools.reduce(torch.promote_types, types)
+    return {0: functools.reduce(torch.promote_types, (a.dtype for a in args[:3]))}
 
 
 aten = torch.ops.aten
 
 RULES: dict[Any, Callable[..., Types]] = {
-    aten.native_batch_norm.default: _of_batch_norm,
-    batch_norm_no_update: _of_batch_norm,
-    batch_norm_with_update: _of_batch_norm,
+    aten.native_batch_norm.default: _saved,
+    batch_norm_no_update: _saved,
+    batch_norm_with_update: _saved,
     batch_norm_with_update_functional: functools.partial(_of_updating_batch_norm, 4),
-    native_batch_norm_legit: _of_batch_norm,
+    native_batch_norm_legit: _saved,
     native_batch_norm_legit_functional: functools.partial(_of_updating_batch_norm, 3),
-    native_batch_norm_legit_no_stats: _of_group_norm,
-    native_batch_norm_legit_no_training: _of_batch_norm,
-    aten.native_layer_norm.default: _of_layer_norm,
+    native_batch_norm_legit_no_stats: _saved,
+    native_batch_norm_legit_no_training: _saved,
+    aten.native_layer_norm.default: _saved,
     aten.native_layer_norm_backward.default: _of_layer_norm_backward,
-    aten.native_group_norm.default: _of_group_norm,
+    aten.native_group_norm.default: _saved,
     aten.native_group_norm_backward.default: _of_group_norm_backward,
     aten.addr.default: _of_addr,
     aten.huber_loss.default: functools.partial(_like, 0),
