@@ -10,6 +10,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_core.extend import Claim, Executor, RuleTable, hookimpl
+from tj_suites.subclasses.kinds import Labeled
 from torch.utils import _pytree as pytree
 
 pytestmark = [
@@ -322,3 +323,20 @@ def test_operations_on_a_subclass_print_by_its_name_and_read_back() -> None:
     again = tj.Trace.parse(text, language=trace.language, constants=trace.constants())
     assert again.python(sources=False) == text
     assert [c.symbol for c in again.walk()] == [c.symbol for c in trace.walk()]
+
+
+def test_a_region_is_captured_for_each_tensor_of_a_subclass() -> None:
+    """Dynamo does not compare their parts, by which it uses what it has captured."""
+
+    @torch.compiler.nested_compile_region
+    def part(a: Any) -> Any:
+        return a.sin() * (2 if a.label == "a" else 3)
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return part(x * 1), part(y * 1)
+
+    x, y = Labeled(torch.ones(3), "a"), Labeled(torch.ones(3), "b")
+    found, expected = tj.jit(f)(x, y), f(x, y)
+    assert [out.label for out in found] == ["a", "b"]
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.held, theirs.held)
