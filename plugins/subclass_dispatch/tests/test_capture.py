@@ -326,7 +326,7 @@ def test_operations_on_a_subclass_print_by_its_name_and_read_back() -> None:
 
 
 def test_a_region_is_captured_for_each_tensor_of_a_subclass() -> None:
-    """Dynamo does not compare their parts, by which it uses what it has captured."""
+    """Dynamo compares sizes, strides and data types of arguments, and no labels."""
 
     @torch.compiler.nested_compile_region
     def part(a: Any) -> Any:
