@@ -207,6 +207,14 @@ def test_what_autograd_saves_is_not_the_callers_to_write():
     assert merged(a, b, c, uses, z, inputs=(X, w), outputs=(z.outputs,)) == {"b"}
 
 
+def test_what_a_joint_trace_returns_keeps_its_call():
+    a, b, c = (made("neg", X, out=name) for name in "abc")
+    gradient = made("mul", Y, a.outputs, out="g")
+    whole = (a, b, c, gradient)
+    assert merged(*whole, outputs=((b.outputs,), (gradient.outputs,)), stage=Stage.JOINT) == {"c"}
+    assert merged(*whole, outputs=((), (gradient.outputs,)), stage=Stage.JOINT) == {"b", "c"}
+
+
 def test_a_call_that_may_look_who_its_arguments_are_keeps_two():
     a, b = made("neg", X, out="a"), made("neg", X, out="b")
     z = made("curious", a.outputs, b.outputs, out="z")

@@ -75,6 +75,46 @@ def test_a_softmax_that_is_returned_is_for_its_own_gradient_alone(fusing: Any) -
     torch.testing.assert_close(mine.grad, theirs.grad)
 
 
+def repeated(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Equal calls, of which the second one is returned."""
+    return F.softmax(x, -1), F.softmax(x, -1)
+
+
+def unused(x: torch.Tensor) -> torch.Tensor:
+    """A value that nobody reads, before an equal one."""
+    F.softmax(x, -1)
+    return F.softmax(x, -1)
+
+
+def read_before(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A value that the backward reads, and an equal one that the caller gets."""
+    first, second = F.layer_norm(x, (9,)), F.layer_norm(x, (9,))
+    return second, (first * first).tanh()
+
+
+def between(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """An equal value on both sides of the one that is returned."""
+    first, second, third = F.softmax(x, -1), F.softmax(x, -1), F.softmax(x, -1)
+    return second, first @ third.t()
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["", "written"])
+@pytest.mark.parametrize("f", [repeated, unused, read_before, between], ids=lambda f: f.__name__)
+def test_equal_values_of_which_one_is_returned(f: Program, written: bool, fusing: Any) -> None:
+    """Whatever the caller writes into it, the others keep their values."""
+    value, found = torch.randn(6, 9), []
+    for g in (fusing(f), f):
+        x = value.clone().requires_grad_()
+        results = g(x)
+        results = [results] if isinstance(results, torch.Tensor) else list(results)
+        if written and len(results) > 1:
+            with torch.no_grad():
+                results.pop(0).zero_()
+        (gradient,) = torch.autograd.grad([r.sin().sum() for r in results], x)
+        found.append([*results, gradient])
+    torch.testing.assert_close(*found)
+
+
 # -inf has a probability of 0, and 200 one of 1, although its exponential is inf.
 UNUSUAL = torch.tensor([[float("-inf"), 0.0, 1.0], [200.0, -200.0, 0.0], [7.0, 7.0, 7.0]])
 

@@ -234,13 +234,17 @@ def is_contiguous(p: TensorProxy) -> bool:
         return False
     if 0 in p.shape:
         return True
-    step: list[Dim] = []  # the factors of the stride
+    plain = contiguous_strides(p.shape)
+    if plain is not None:  # without symbols among the factors, which are costly to compare
+        found = zip(p.shape, p.strides, plain, strict=True)
+        return all(size == 1 or stride == step for size, stride, step in found)
+    factors: list[Dim] = []
     for size, stride in zip(reversed(p.shape), reversed(p.strides), strict=True):
         if size == 1:
             continue
-        if not same_stride("*".join(f"({n})" for n in step) or "1", str(stride)):
+        if not same_stride("*".join(f"({n})" for n in factors) or "1", str(stride)):
             return False
-        step.append(size)
+        factors.append(size)
     return True
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tj_core.errors import TraceError
@@ -159,6 +160,20 @@ class BoundSymbol:
         found = (p.subclass.type.rpartition(".")[2] for p in values if p.subclass is not None)
         return tuple(dict.fromkeys(found))
 
+    @cached_property
+    def unnamed(self) -> tuple[Constant, ...]:
+        """The constants without a spelling in Python, those of subprograms and bodies included."""
+        trees: list[Any] = [self.args, self.kwargs, self.outputs, self.context.items]
+        parts: list[BoundSymbol] = []
+        for subprogram in self.subprograms:
+            trees += [subprogram.program.outputs, subprogram.program.context.items]
+            parts += subprogram.program.calls
+        if self.body is not None:
+            trees += [self.body.outputs, self.body.updates]
+            parts += self.body.calls
+        mine = [x for x in leaves(trees) if isinstance(x, Constant) and not x.named]
+        return (*mine, *chain.from_iterable(part.unnamed for part in parts))
+
     @property
     def label(self) -> str:
         """The call's name in messages and in ``parent``: its first output, else its symbol."""
@@ -191,9 +206,11 @@ class BoundSymbol:
 
 
 _FOUND_OUT_FROM: Mapping[str, tuple[str, ...]] = {f.name: () for f in fields(BoundSymbol)} | {
-    "args": ("flat_args", "subprograms", "on_subclass", "kinds"),
-    "kwargs": ("flat_args", "subprograms", "on_subclass", "kinds"),
-    "outputs": ("flat_outs", "on_subclass", "kinds"),
+    "args": ("flat_args", "subprograms", "on_subclass", "kinds", "unnamed"),
+    "kwargs": ("flat_args", "subprograms", "on_subclass", "kinds", "unnamed"),
+    "outputs": ("flat_outs", "on_subclass", "kinds", "unnamed"),
+    "body": ("unnamed",),
+    "context": ("unnamed",),
     "symbol": ("on_subclass", "kinds"),
 }
 """Cached properties of a call that depend on each of its fields.
@@ -267,7 +284,9 @@ class Trace:
         :raises TraceError: if two different values have one name.
         """
         found: dict[str, Any] = {}
-        for constant in _unnamed(self):
+        own = (x for x in leaves((self.outputs, self.context.items)) if isinstance(x, Constant))
+        hidden = (x for x in own if not x.named)
+        for constant in chain(hidden, *[call.unnamed for call in self.calls]):
             if found.setdefault(constant.text, constant.value) is not constant.value:
                 raise TraceError(f"two constants are called {constant.text!r}")
         return found
@@ -358,16 +377,3 @@ class Notation(Protocol):
     def enter(self, context: Context, outer: Context = PLAIN_CONTEXT) -> tuple[str, ...]:
         """The context managers, as expressions, that lead from ``outer`` to ``context``."""
         ...
-
-
-def _unnamed(trace: Trace) -> Iterator[Constant]:
-    trees: list[Any] = [trace.outputs, trace.context.items]
-    for call in trace.walk():
-        trees += [call.args, call.kwargs, call.outputs, call.context.items]
-        if call.body is not None:
-            trees += [call.body.outputs, call.body.updates]
-        for subprogram in call.subprograms:
-            trees += [subprogram.program.outputs, subprogram.program.context.items]
-    for leaf in leaves(trees):
-        if isinstance(leaf, Constant) and not leaf.named:
-            yield leaf

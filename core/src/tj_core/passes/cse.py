@@ -9,7 +9,7 @@ A call is replaced by an earlier one if the difference cannot be observed. All o
 - no gradient flows through them, since it would be summed in another order, unless gradients are
   calls of the program already;
 - autograd does not save a result of one while the program returns a result of the other, which the
-  caller may write;
+  caller may write; in a joint trace, it may come to save any value;
 - their tags can be merged.
 """
 
@@ -63,6 +63,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.escaping = set(self.facts.escaping)
         self.gradients_done = self.trace.stage >= Stage.JOINT
+        self.joint = Stage.JOINT <= self.trace.stage < Stage.SPLIT
         self.objects = dict(self.facts.objects)
         found = (x for x in leaves(self.trace.outputs) if isinstance(x, Proxy))
         self.returned = {self.objects[p.name] for p in found}
@@ -146,7 +147,7 @@ class _Run:
 
     def is_held(self, root: str) -> bool:
         """Test for memory that the caller or autograd holds after the program has returned."""
-        return root in self.escaping or root in self.saved
+        return self.joint or root in self.escaping or root in self.saved
 
     def agree(self, call: BoundSymbol, elder: BoundSymbol) -> bool:
         """Test if the tags of the two calls, and of their outputs, can be merged."""

@@ -463,7 +463,9 @@ def _generated(
             lines.append(f"    {returned and f'{returned}= '}{made}({_names(plan.inputs)})")
             lines.append(f"    {call}.inputs += ({returned})")
             continue
-        returned = _names(plan.variants.outputs)
+        # A transform of the joint trace may give the outputs of the whole program other names.
+        whole = plan.variants.cut.whole
+        returned = _names(halves.roots if whole else plan.variants.outputs)
         values = [plan.variants.rerun.trace.inputs[i].name for i in plan.places]
         takes = [aliases.get(str(key), v) for key, v in zip(plan.wrt, values, strict=True)]
         for value in left.keys() & set(values):
@@ -489,7 +491,7 @@ def _values(halves: Halves, segments: Sequence[_Plan | Views]) -> Iterator[str]:
         if isinstance(segment, Views):
             found: Sequence[Proxy] = (*segment.inputs, *segment.outputs)
         else:
-            found = (*segment.variants.outputs, *segment.variants.rerun.trace.inputs)
+            found = (*halves.roots, *segment.variants.outputs, *segment.variants.rerun.trace.inputs)
         yield from (p.name for p in found)
 
 

@@ -96,7 +96,10 @@ class Costs:
 
     def _fuses(self, call: BoundSymbol) -> bool:
         executor = self._first(call)
-        return executor is not None and _fuses(executor, call)
+        return executor is not None and self._fused_by(executor, call)
+
+    def _fused_by(self, executor: Executor, call: BoundSymbol) -> bool:
+        return self._once(f"{executor.name} fuses", call, executor.fuses)
 
     def _cheap(self, call: BoundSymbol) -> bool:
         return cheap(call, self.known) or (self.fuses(call) and not _reduces(call))
@@ -106,17 +109,15 @@ class Costs:
             return bool(state_keepers(call))
         executor = self._first(call)
         # A call in a fused region is not claimed, so that the state of its claim is not made.
-        rule = None if executor is None or _fuses(executor, call) else executor.claim(call)
+        fuses = executor is not None and self._fused_by(executor, call)
+        rule = None if executor is None or fuses else executor.claim(call)
         if rule is not None:
             return rule.value.state is not None
         return call.body is not None and any(map(self.keeps_state, call.body.calls))
 
     def _first(self, call: BoundSymbol) -> Executor | None:
-        return next((e for e in self.executors if _fuses(e, call) or _claims(e, call)), None)
-
-
-def _fuses(executor: Executor, call: BoundSymbol) -> bool:
-    return executor.fuses(call)
+        asked = (e for e in self.executors if self._fused_by(e, call) or _claims(e, call))
+        return next(asked, None)
 
 
 SMALLER = 4

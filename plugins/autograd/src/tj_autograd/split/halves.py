@@ -14,6 +14,7 @@ from tj_core.extend import (
     Symbol,
     Trace,
     TraceEditor,
+    TraceError,
     dependent_values,
     free_values,
     leaves,
@@ -157,7 +158,13 @@ class _Splitting:
             made = {p.name: p for call in self.ahead for p in call.flat_outs}
             # Every segment is a node of its own, whose outputs need tangents even inside of the
             # program.
-            roots = tuple(made[p.name] for ps in self.cut.outputs for p in ps)
+            results = [p for ps in self.cut.outputs for p in ps]
+            if lost := next((p.name for p in results if p.name not in made), None):
+                raise TraceError(
+                    f"no call defines {lost!r} any more, which a node of autograd returns",
+                    hint="a transform of the joint trace keeps the names of the forward's values",
+                )
+            roots = tuple(made[p.name] for p in results)
         forward = self.half(self.joint.name, self.inputs, self.ahead, (roots, rest, way.saved))
         return Halves(forward, outputs, roots, rest, way.saved, tuple(self.parts(way)))
 

@@ -14,8 +14,11 @@ Edges: TypeAlias = Mapping[tuple[Hashable, Hashable], int]
 
 Side: TypeAlias = set[Hashable] | None
 
-Solved: TypeAlias = dict[frozenset[tuple[tuple[Hashable, Hashable], int]], Side]
-"""Cache of connected parts: the nodes of each on the source's side."""
+Solved: TypeAlias = dict[tuple[tuple[int, int, int], ...], frozenset[int] | None]
+"""Cache of connected parts: the nodes of each on the source's side.
+
+Nodes are numbered in the order of a part's edges, so that equal layers of a model are one entry.
+"""
 
 
 class Network:
@@ -40,13 +43,22 @@ class Network:
         """
         found: set[Hashable] = {source}
         for part in _parts(self._capacities, source, sink):
-            key = frozenset(part.items())
+            numbers = {source: 0, sink: 1}
+            key = tuple(
+                (
+                    numbers.setdefault(tail, len(numbers)),
+                    numbers.setdefault(head, len(numbers)),
+                    capacity,
+                )
+                for (tail, head), capacity in part.items()
+            )
             if key not in self._solved:
-                self._solved[key] = _source_side(part, source, sink)
-            side = self._solved[key]
-            if side is None:
+                side = _source_side(part, source, sink)
+                self._solved[key] = None if side is None else frozenset(numbers[n] for n in side)
+            chosen = self._solved[key]
+            if chosen is None:
                 return None
-            found |= side
+            found.update(node for node, number in numbers.items() if number in chosen)
         return found
 
 

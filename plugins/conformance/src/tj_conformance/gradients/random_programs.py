@@ -73,8 +73,12 @@ def programs(draw: Any) -> Program:
 def _layer(draw: Any) -> tuple[tuple[str, ...], int]:
     """The lines of a function, and how many matrices it returns."""
     names, lines = ["a", "b"], []
+    calls: list[str] = []
     for i in range(draw(st.integers(1, 5))):
-        lines.append(f"v{i} = {_call(draw, names)}")
+        # One call in six is an earlier one again, which may become one call with it.
+        again = calls and draw(st.integers(0, 5)) == 5
+        calls.append(draw(st.sampled_from(calls)) if again else _call(draw, names))
+        lines.append(f"v{i} = {calls[-1]}")
         names.append(f"v{i}")
         if draw(st.integers(0, 7)) == 0:
             write = draw(st.sampled_from(WRITES)).format(b=draw(st.sampled_from(names[:-1])))
