@@ -211,8 +211,25 @@ def test_what_needs_gradients_is_left_to_the_fallback():
     done = claimed(trace, executor("a", "num.axpy", "num.mul"), PYTHON)
     assert rows(done) == [("y", "axpy", "python", ["a"], 0)]
     assert done.records[0].declined == (("a", NEEDS_GRADIENT),)
+
     after = claimed(trace.replace(stage=Stage.SPLIT), executor("a", "num.axpy"), PYTHON)
     assert rows(after) == [("y", "axpy", "a", [], 0)]
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["new", "had one before"])
+def test_after_a_write_that_brings_a_gradient_others_may_carry_one(given: bool) -> None:
+    """A view of the written value has a gradient then, too, and its metadata do not say so."""
+    x = X.replace(requires_grad=given)
+    g = vector("g", 2, requires_grad=True)
+    before, after = made("neg", Y, out="before"), made("neg", Y, out="after")
+    effects = Effects(mutates=(0,), rebinds=((0, x.replace(requires_grad=True)),))
+    write = made("mul", x, g, out="w").replace(effects=effects, body=None)
+    calls = (before, write, after)
+    outputs = tuple(c.outputs for c in calls)
+    trace = Trace((x, Y, g), calls, outputs, language=EMPTY_LANGUAGE)
+    done = claimed(trace, executor("a", "num.neg"), PYTHON, check=False)
+    found = [r.executor for r in done.records]
+    assert found == ["a", "python", "a" if given else "python"]
 
 
 def test_mutating_calls_are_never_taken_apart():

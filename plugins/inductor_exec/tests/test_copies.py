@@ -26,9 +26,16 @@ def transposed(x: torch.Tensor) -> Any:
     return x.t().clone(), x.abs(), x.clone().view(24), x.view(-1).clone()
 
 
-@pytest.mark.sampled(6)
+def of_equal_calls(x: torch.Tensor) -> Any:
+    """Inductor calls a kernel of PyTorch's once for both."""
+    return x.sort(1).values, x.sort(1).values, x.sort(1).indices * x
+
+
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbols"])
-@pytest.mark.parametrize("f", [filled, of_one_value, transposed], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "f", [filled, of_one_value, transposed, of_equal_calls], ids=lambda f: f.__name__
+)
 def test_results_are_in_memory_of_their_own(f: Program, dynamic: bool, fusing: Any) -> None:
     jitted = fusing(f, dynamic=dynamic)
     for _ in range(3):  # the first run is held against the trace

@@ -388,3 +388,29 @@ def test_a_view_that_autograd_refuses_is_refused_where_nobody_needs_the_call(fus
         base = torch.ones(1, requires_grad=True) * 1
         with pytest.raises(RuntimeError, match="a function that returns multiple views"):
             run(base.unbind(0)[0], base[:1])
+
+
+def viewed_before(a: torch.Tensor, b: torch.Tensor) -> Any:
+    """The view of an argument that a write gives a gradient."""
+    view = a.t()
+    view.t().mul_(b)
+    return b * 3, view, torch.stack([view, view]).mean(0)
+
+
+def averaged(a: torch.Tensor, b: torch.Tensor) -> Any:
+    view = a[1:]
+    a.mul_(b)
+    return (view.sin() * 2 + view).sum(), a, view
+
+
+@pytest.mark.parametrize("f", [viewed_before, averaged], ids=lambda f: f.__name__)
+def test_what_a_write_gives_a_gradient(f: Any, fusing: Any) -> None:
+    found = []
+    for g in (fusing(f), f):
+        torch.manual_seed(0)
+        a, b = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+        outs = g(a, b)
+        (gradient,) = torch.autograd.grad(sum(o.sin().sum() for o in outs), b)
+        found.append(([*outs, gradient], [o.requires_grad for o in (*outs, a)]))
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]

@@ -22,7 +22,7 @@ from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline
 from tj_core.edit.subprograms import map_programs
 from tj_core.errors import PluginError, RuleMissingError
-from tj_core.ir.proxy import NumberProxy, Proxy, requires_grad
+from tj_core.ir.proxy import NumberProxy, Proxy, TensorProxy, requires_grad
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Context, Symbol
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
@@ -96,6 +96,8 @@ class _Walk:
     executor must not fuse, nor their parts, with the reason.
     ``states`` are the states of the claims for calls of this program.
     ``numbers`` are the numbers computed so far, by type and expression over symbols.
+    ``written`` says that a write so far has given its argument a gradient: what reads the same
+    memory has one then, too, and its metadata in a trace with writes do not say so.
     """
 
     executors: list[Executor]
@@ -114,11 +116,13 @@ class _Walk:
     numbers: dict[tuple[str, str], Proxy] = field(default_factory=dict)
     states: States = field(default_factory=dict)
     path: Path = ()
+    written: bool = False
 
     def settle(self, depth: int) -> None:
         """Claim all calls; repeat, without fusion for calls that end up in no region."""
         trace, tags = self.editor.trace, self.editor.tags
         kept = len(self.records), len(self.changes)
+        written = self.written
         self.program(depth)
         # Each round leaves out calls that were fused in the one before, so that it ends.
         while more := self.left_over():
@@ -127,6 +131,7 @@ class _Walk:
             self.wanted, self.reasons = {}, {}
             # From here on only: the walk of a subprogram has the lists of the program around it.
             del self.records[kept[0] :], self.changes[kept[1] :]
+            self.written = written
             self.program(depth)
 
     def program(self, depth: int) -> None:
@@ -155,7 +160,7 @@ class _Walk:
 
     def in_subprograms(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
         """``call`` with all calls in its subprograms claimed."""
-        shared = rule.value.shares_subprograms and (self.grad_done or not _carries_gradient(call))
+        shared = rule.value.shares_subprograms and not self.carries_gradient(call)
         return map_programs(call, lambda program: self.subprogram(program, shared, depth + 1))
 
     def subprogram(self, program: Trace, shared: bool, depth: int) -> Trace:
@@ -188,6 +193,10 @@ class _Walk:
             return
         self.placed(call, depth)
         self.remember(call.flat_outs)
+        self.written |= any(
+            requires_grad(after) and not requires_grad(call.flat_args[index])
+            for index, after in call.effects.rebinds
+        )
 
     def remember(self, values: Iterable[Proxy]) -> None:
         """Note the numbers among ``values`` that calls may return again."""
@@ -254,7 +263,7 @@ class _Walk:
             return f"it stands in no region: {reason}"
         if call.on_subclass:
             return "fuses calls on plain tensors, and this is one on a tensor subclass"
-        if not self.grad_done and _carries_gradient(call):
+        if self.carries_gradient(call):
             return NEEDS_GRADIENT
         if call.subprograms or not call.effects.removable:
             return "it has effects"
@@ -296,7 +305,7 @@ class _Walk:
             return f"claims {call.symbol.base}, and this call writes what it is given"
         if rule is None:
             return f"has no claim for {call.symbol}"
-        if not executor.fallback and not self.grad_done and _carries_gradient(call):
+        if not executor.fallback and self.carries_gradient(call):
             return NEEDS_GRADIENT
         return ask(executor.owner, rule.value.check, call)
 
@@ -362,7 +371,7 @@ class _Walk:
         return call.symbol.functional and not draws and self.may_descend(call)
 
     def may_descend(self, call: BoundSymbol) -> bool:
-        return can_inline(call) and (self.grad_done or not _carries_gradient(call))
+        return can_inline(call) and not self.carries_gradient(call)
 
     def wants_part(self, body: Body | None, context: Context) -> bool:
         """Decide if an executor takes any part of ``body``, the body of a call in ``context``.
@@ -389,6 +398,13 @@ class _Walk:
         for name, why in (inside | found).items():
             reasons.setdefault(name, why)
         return descends
+
+    def carries_gradient(self, call: BoundSymbol) -> bool:
+        """Decide if PyTorch's autograd must see ``call``: a result may need a gradient."""
+        if self.grad_done:
+            return False
+        tensors = (p for p in call.flat_outs if isinstance(p, TensorProxy))
+        return any(p.requires_grad or self.written for p in tensors)
 
     def key(self, body: Body | None, context: Context) -> _Key:
         """The key of the cached answers for ``body``."""
@@ -421,10 +437,6 @@ class _Walk:
     ) -> None:
         record = ClaimRecord(call.label, call.symbol, call.source, executor, declined, depth)
         self.records.append(record)
-
-
-def _carries_gradient(call: BoundSymbol) -> bool:
-    return any(map(requires_grad, call.flat_outs))
 
 
 def _unclaimed(call: BoundSymbol, declined: tuple[tuple[str, str], ...]) -> RuleMissingError:

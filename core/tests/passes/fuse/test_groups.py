@@ -7,12 +7,16 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tj_core.contract.executors import Executor
+from tj_core.contract.fusion import Fusion
+from tj_core.contract.rules import RuleTable
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.proxy import Device, TensorProxy
 from tj_core.ir.symbol import Context, Symbol
 from tj_core.ir.tags import FENCE, TagSet
 from tj_core.ir.trace import BoundSymbol
 from tj_core.passes.fuse.groups import Group, Owner, grouped, is_free_view
+from tj_core.passes.fuse.plan import Fusers, plan
 
 CPU = frozenset({Device("cpu")})
 OWNERS = (
@@ -78,6 +82,24 @@ def test_what_is_read_is_there(made: tuple[list[BoundSymbol], dict[int, Owner]])
     inside = [c.label for u in units for c in (u.calls if isinstance(u, Group) else (u,))]
     assert sorted(inside) == sorted(c.label for c in calls)
     assert missing(calls, owners) == []
+
+
+def test_calls_of_a_group_that_is_refused_follow_the_views_that_they_read() -> None:
+    """A group makes its views itself, and the calls that make them come after it."""
+    fusion = Fusion(lambda _: True, lambda regions: [], minimum=3)
+    fusers = Fusers({"a": Executor("a", RuleTable("claim"), fusion=fusion)})
+    calls = [
+        call(0, "view", ["x"]),
+        call(1, "view", ["v0"]),
+        call(2, "compute", ["v1"]),
+        call(3, "compute", ["v2", "v0"]),
+        call(4, "view", ["v3"]),
+        call(5, "compute", ["v4"]).replace(effects=Effects(mutates=(0,))),
+    ]
+    found = plan([c.replace(executor=None if i == 5 else "a") for i, c in enumerate(calls)], fusers)
+    assert [unit.label for unit in found.units if isinstance(unit, BoundSymbol)] == [
+        f"v{i}" for i in range(6)
+    ]
 
 
 def test_a_view_of_another_context_is_made_before_it_is_read() -> None:

@@ -170,3 +170,31 @@ def test_computed_sizes() -> None:
     jitted = tj.jit(of_a_computed_size, dynamic=True)
     for n in (4, 3):
         equal(watched(jitted, n), watched(of_a_computed_size, n))
+
+
+def of_one_view(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.no_grad():
+        a = x.view(-1).view(3, 4)
+    return a, (a.sin() @ w.sum(0, keepdim=True).expand(4, 3)).sum()
+
+
+def of_a_chain(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.no_grad():
+        a = x.t().unsqueeze(0)[0]
+    b = a.t()
+    return a, b, (b @ w).sin().sum()
+
+
+@pytest.mark.parametrize("leaf", [True, False], ids=["leaf", "result"])
+@pytest.mark.parametrize("f", [of_one_view, of_a_chain], ids=lambda f: f.__name__)
+def test_views_of_views_that_are_made_without_gradients(f: Program, leaf: bool) -> None:
+    """They require a gradient, as what they are views of does, and pass none on."""
+    seen: list[Any] = []
+    for fn in (tj.jit(f), f):
+        x, w = leaves()
+        outs = fn(x if leaf else x * 1, w)
+        gradients = torch.autograd.grad(outs[-1], [x, w], allow_unused=True)
+        facts = [(o.requires_grad, o._is_view(), o.grad_fn is None) for o in outs]
+        seen.append(([*outs, *gradients], facts))
+    equal(seen[0][0], seen[1][0])
+    assert seen[0][1] == seen[1][1]

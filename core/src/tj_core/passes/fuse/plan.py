@@ -118,21 +118,36 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
     fences = (c for c in calls if is_fence(c) and c.symbol not in fusers.hosted)
     refused = {c.label: "it is a fence" for c in fences if fusers.owner(c) is not None}
     units: list[Unit] = []
+    there: set[int] = set()
+
+    def alone(call: BoundSymbol) -> None:
+        """Append ``call``, after the views that it reads: in a group it would have made its own."""
+        waiting = [call]
+        while waiting:
+            read = (views[p.name][1] for p in waiting[-1].flat_args if p.name in views)
+            missing = [view for view in read if id(view) not in there]
+            if missing:
+                waiting += missing
+            elif id(last := waiting.pop()) not in there:
+                there.add(id(last))
+                units.append(last)
+
     for unit in grouped(calls, owners):
         if not isinstance(unit, Group):
-            units.append(unit)
+            alone(unit)
             continue
         for part in fusers.parts(unit.owner.executor, unit.calls):
             reason = fusers.refusal(unit.owner.executor, part)
             if reason is None:
                 units.append(Group(unit.owner, tuple(part)))
             else:
-                units += part
+                for call in part:
+                    alone(call)
                 refused |= {c.label: reason for c in part if c.symbol not in fusers.hosted}
     read = {p.name for u in units if isinstance(u, Group) for c in u.calls for p in c.flat_args}
-    alone = _unread_views(views, read)
+    unread = _unread_views(views, read)
     # The reason to refuse a group explains more than the fact that its views have no reader.
-    return Plan(tuple(units), views, dict.fromkeys(alone, "no region reads the view") | refused)
+    return Plan(tuple(units), views, dict.fromkeys(unread, "no region reads the view") | refused)
 
 
 def _owners(calls: Sequence[BoundSymbol], fusers: Fusers) -> dict[int, Owner]:

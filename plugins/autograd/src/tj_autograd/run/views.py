@@ -29,7 +29,7 @@ class Views:
 def views(functional: Trace, cut: Cut, index: int) -> Views:
     """Make the program of the segment at ``index`` in ``cut`` of ``functional``."""
     known = {p.name: p for p in functional.inputs}
-    mine = (c for c in functional.calls if cut.segments.get(c.label) == index)
+    mine = _with_views(functional, cut, index)
     calls = tuple(_writing(c, known) if c.symbol == COPIED_BACK else c for c in mine)
     made = {p.name for call in calls for p in call.flat_outs}
     taken = {p.name: p for call in calls for p in call.flat_args if p.name not in made}
@@ -38,6 +38,23 @@ def views(functional: Trace, cut: Cut, index: int) -> Views:
     editor.append(*calls)
     trace = editor.done(inputs=inputs, outputs=outputs, name="views")
     return Views(generate(trace).function, inputs, outputs)
+
+
+def _with_views(functional: Trace, cut: Cut, index: int) -> list[BoundSymbol]:
+    """The calls of the segment at ``index``, and those that no segment has.
+
+    Views that are made without gradients are in none. They still require a gradient, as what they
+    are views of does.
+    """
+    there = {p.name for p in (*functional.inputs, *cut.taken(index))}
+    needed: set[str] = set()
+    found = []
+    for call in reversed(functional.calls):
+        own = cut.segments.get(call.label) == index
+        if own or not needed.isdisjoint(p.name for p in call.flat_outs):
+            found.append(call)
+            needed.update(p.name for p in call.flat_args if p.name not in there)
+    return found[::-1]
 
 
 def _writing(call: BoundSymbol, known: Mapping[str, Proxy]) -> BoundSymbol:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -250,16 +250,21 @@ def _in_one_place(outputs: Sequence[torch.fx.Node], written: Collection[int]) ->
     """
     if is_lost(COPIES):
         return [index for index in range(len(outputs)) if index not in written]
-    first = {_copied(outputs[index]) for index in written}
+    first = {_value(_copied(outputs[index])) for index in written}
     found = []
     for index, node in enumerate(outputs):
         if index in written:
             continue
         origin = _copied(node)
-        if origin in first or getattr(origin, "op", None) == "placeholder":
+        if _value(origin) in first or getattr(origin, "op", None) == "placeholder":
             found.append(index)
-        first.add(origin)
+        first.add(_value(origin))
     return found
+
+
+def _value(node: torch.fx.Node) -> Hashable:
+    """A key of the value of ``node``: several nodes may take one part of a call's results."""
+    return node.args if node.target is operator.getitem else node
 
 
 def _copied(node: torch.fx.Node) -> torch.fx.Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,13 @@ from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import TorchDispatchMode
 
 __all__ = ["NeedsPythonDispatcher", "Recorded", "Recorder", "Ref"]
+
+
+BERNOULLI = torch.ops.aten.bernoulli.p
+PERMUTE = torch.ops.aten.permute.default
+
+_BERNOULLI = (BERNOULLI, torch.bernoulli, torch.Tensor.bernoulli)
+"""Functions that call `BERNOULLI` themselves."""
 
 
 class NeedsPythonDispatcher(Exception):
@@ -50,11 +58,12 @@ class Recorder(TorchDispatchMode):
     the data of values that no operator made, ``written_out`` those of them whose data come from
     the call's arguments, as in ``torch.tensor([1, 2])``. ``captured`` is set once a tensor from
     outside of the call is used. With ``hidden_writes``, operators whose schemas hide a mutation
-    are allowed, because their decompositions run instead.
+    are allowed, because their decompositions run instead. ``function`` is what is recorded.
     """
 
     table: OpTable
     hidden_writes: bool = False
+    function: Any = None
     calls: list[Recorded] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -107,6 +116,8 @@ class Recorder(TorchDispatchMode):
             return self._identity(func, *args, **kwargs)
         if facts.hidden_writer and not self.hidden_writes and facts.writes_hidden(args):
             raise NeedsPythonDispatcher
+        if func is BERNOULLI and self.function not in _BERNOULLI and not args[0].is_contiguous():
+            return self._drawn_in_place(*args, **kwargs)
         # Before the call, since a kernel may write its arguments.
         encoded_args, encoded_kwargs = self._encode(args), self._encode(kwargs)
         result = func(*args, **kwargs)
@@ -132,6 +143,19 @@ class Recorder(TorchDispatchMode):
             self.written_out.add(ref)
             self.values[ref.index] = result  # the base of other values
         return result
+
+    def _drawn_in_place(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Record `bernoulli_` as functionalization of `dropout` needs it.
+
+        A write draws in the order of memory, from the dimension with the largest stride on.
+        Functionalization of 2.10 to 2.14 puts ``bernoulli`` in its place, which draws in that of
+        the indices (the others of its kind copy their argument, and write the copy).
+        """
+        order = sorted(range(x.dim()), key=x.stride, reverse=True)
+        call = functools.partial(self.__torch_dispatch__, types=())
+        turned = call(PERMUTE, args=(x, order))
+        drawn = call(BERNOULLI, args=(turned, *args), kwargs=kwargs)
+        return call(PERMUTE, args=(drawn, [order.index(i) for i in range(x.dim())]))
 
     def _encode(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):

@@ -131,7 +131,7 @@ class Run:
 
     def expansion(self) -> Expansion:
         """Run the function under the recorder; describe the recording as an expansion."""
-        recorder = Recorder(self.table, hidden_writes=self.decompose)
+        recorder = Recorder(self.table, self.decompose, self.fn)
         with surroundings(self.grad, self.rest):
             self.wrap(recorder)
             with self.modes(recorder):
