@@ -20,6 +20,7 @@ from tj_core.extend import (
     Trace,
     TraceEditor,
     bind_outputs,
+    requires_grad,
 )
 from tj_core.internal import reexpand
 
@@ -39,12 +40,16 @@ WITH_STRIDES = Symbol("tj", "with_strides")
 
 @dataclass
 class Emitter:
-    """Emitter of calls into the ``editor`` that holds the functional program of ``trace``."""
+    """Emitter of calls into the ``editor`` that holds the functional program of ``trace``.
+
+    ``joint``: gradients become calls of the program; else PyTorch's autograd makes them.
+    """
 
     trace: Trace
     expand: RuleTable[Expand]
     tags: TagRegistry
     kinds: Kinds
+    joint: bool = True
 
     def __post_init__(self) -> None:
         self.editor = TraceEditor(self.trace, self.tags)
@@ -98,8 +103,11 @@ class Emitter:
         """The call that writes nothing instead of ``functional``, the functional form of ``call``.
 
         If its gradient needs the argument, that is a copy, as in eager, since the memory is
-        written.
+        written. PyTorch's autograd keeps the functional form: it may save a result, the version of
+        which `versioned` sets afterwards.
         """
+        if not self.joint and any(map(requires_grad, functional.flat_outs)):
+            return functional
         made = without_writing(functional, resolve(call.symbol), self.expand)
         if made is None or not saves_argument(made):
             return made or functional

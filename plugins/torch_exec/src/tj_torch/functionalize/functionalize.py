@@ -88,9 +88,9 @@ class Write:
 
 
 def functionalize(
-    trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry, kinds: Kinds
+    trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry, kinds: Kinds, joint: bool
 ) -> Functionalized:
-    """Make ``trace`` functional. ``kinds`` check writes to tensors of subclasses.
+    """Make ``trace`` functional. ``kinds`` check writes to subclasses; `Emitter` says ``joint``.
 
     :raises Unsuitable: if it cannot be made functional.
     """
@@ -99,7 +99,7 @@ def functionalize(
             kind.check_writes(trace)
     except NoTensorKind as error:
         raise Unsuitable(error.message) from error
-    run = Functionalized(trace, expand, tags, kinds)
+    run = Functionalized(trace, expand, tags, kinds, joint)
     if run.differentiates and any(MEMORY.name in p.tags for p in trace.inputs):
         raise Unsuitable("autograd knows nothing of memory that arguments share")
     for p in trace.inputs:

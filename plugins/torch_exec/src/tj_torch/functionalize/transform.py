@@ -41,21 +41,23 @@ def functional(when: When) -> Transform:
             return context.skip_stage()
         if when != "always" and (left := writes_parameters(trace)):
             return context.decline(left)
-        if Stage.JOINT in context.produced:
+        joint = Stage.JOINT in context.produced
+        if joint:
             trace = with_roots(trace, expand=context.expand, tags=context.tags)
         try:
             kinds = Kinds(context.tables[TENSOR_KINDS])
-            made = functionalize(trace, expand=context.expand, tags=context.tags, kinds=kinds)
+            made = functionalize(
+                trace, expand=context.expand, tags=context.tags, kinds=kinds, joint=joint
+            )
             claimed = functools.partial(_claimed, context)
-            cut = Stage.JOINT in context.produced
             fused = any(executor.fusion is not None for executor in context.executors)
             result, wrapper = with_epilogue(
-                trace, made, claimed, context.expand, cut=cut, fused=fused
+                trace, made, claimed, context.expand, cut=joint, fused=fused
             )
         except Unsuitable as error:
             answer = Decline(error.reason, error.source, keep_all_calls=True)
             return context.decline(answer)
-        if Stage.JOINT not in context.produced and _needed(trace, context):
+        if not joint and _needed(trace, context):
             refused = _refused(result)
             if refused is not None:
                 return context.decline(refused)
