@@ -54,6 +54,10 @@ def square_twice(new):
     return new.scene(x, x, new(2, 2))
 
 
+def weight_needs_a_gradient(new):
+    return new.scene(new(2, 3), new(2, 3).detach().requires_grad_())
+
+
 def vector_and_tail(new):
     t = new(5)
     return new.scene(t, t[1:])
@@ -428,3 +432,17 @@ def subclass_after_a_tensor(x, y):
 def subclass_is_written(x, y):
     x.add_(1)
     return x * y
+
+
+@known("AOT autograd, found here", kind="inner", layouts=(one,))
+def view_of_a_view_without_gradients(x):
+    with torch.no_grad():
+        y = x.view(-1).view(x.shape)
+    return y, (y.sin() * x).sum()
+
+
+@known("AOT autograd, found here", layouts=(weight_needs_a_gradient,))
+def write_that_brings_a_gradient(x, w):
+    view = x[1:]
+    x.mul_(w)
+    return (view.sin() * 2 + view).sum(), x, view
