@@ -35,6 +35,21 @@ CALLS = (
     "{a}.pow(3)",
     "{a}.sigmoid() * 2",
     "({a} ** 2).cumsum(0) * 0.1",
+    "torch.log_softmax({a}, 1)",
+    "torch.nn.functional.gelu({a})",
+    "torch.nn.functional.dropout({a}, 0.5, True)",
+    "torch.rms_norm({a}, (3,))",
+    "{a}.view(-1).view(3, 3)",
+    "{a}.t()",
+    "{a}.sort(-1).values",
+    "{a}.max(1).values[:, None] * {b}",
+    "{a}.masked_fill({b} > 0.5, 0.25)",
+    "torch.cat([{a}, {b}])[1:4]",
+    "torch.stack([{a}, {b}]).mean(0)",
+    "torch.outer({a}[0], {b}[:, 1])",
+    "{a}.clamp(-1, 0.5)",
+    "{a}.std(-1, keepdim=True) + {b}",
+    "{a}.gather(1, {b}.argsort(1))",
 )
 """Calls that make a matrix of 3 by 3 from two of them."""
 
@@ -78,7 +93,9 @@ def _layer(draw: Any) -> tuple[tuple[str, ...], int]:
         # One call in six is an earlier one again, which may become one call with it.
         again = calls and draw(st.integers(0, 5)) == 5
         calls.append(draw(st.sampled_from(calls)) if again else _call(draw, names))
-        lines.append(f"v{i} = {calls[-1]}")
+        # One call in eight is made without gradients: a view of a tensor that needs one does, too.
+        before = "with torch.no_grad(): " if draw(st.integers(0, 7)) == 7 else ""
+        lines.append(f"{before}v{i} = {calls[-1]}")
         names.append(f"v{i}")
         if draw(st.integers(0, 7)) == 0:
             write = draw(st.sampled_from(WRITES)).format(b=draw(st.sampled_from(names[:-1])))
