@@ -196,6 +196,7 @@ class _Walk:
         self.written |= any(
             requires_grad(after) and not requires_grad(call.flat_args[index])
             for index, after in call.effects.rebinds
+            if index in call.effects.mutates
         )
 
     def remember(self, values: Iterable[Proxy]) -> None:

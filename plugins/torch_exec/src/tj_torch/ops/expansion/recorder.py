@@ -116,8 +116,10 @@ class Recorder(TorchDispatchMode):
             return self._identity(func, *args, **kwargs)
         if facts.hidden_writer and not self.hidden_writes and facts.writes_hidden(args):
             raise NeedsPythonDispatcher
-        if func is BERNOULLI and self.function not in _BERNOULLI and not args[0].is_contiguous():
-            return self._drawn_in_place(*args, **kwargs)
+        if func is BERNOULLI and self.function not in _BERNOULLI:
+            order = _order(args[0])
+            if order is not None:
+                return self._drawn_in_place(order, *args, **kwargs)
         # Before the call, since a kernel may write its arguments.
         encoded_args, encoded_kwargs = self._encode(args), self._encode(kwargs)
         result = func(*args, **kwargs)
@@ -144,18 +146,21 @@ class Recorder(TorchDispatchMode):
             self.values[ref.index] = result  # the base of other values
         return result
 
-    def _drawn_in_place(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Record `bernoulli_` as functionalization of `dropout` needs it.
+    def _drawn_in_place(
+        self, order: list[int], x: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        """Record `bernoulli_` of a tensor whose memory has this ``order`` of dimensions.
 
-        A write draws in the order of memory, from the dimension with the largest stride on.
-        Functionalization of 2.10 to 2.14 puts ``bernoulli`` in its place, which draws in that of
-        the indices (the others of its kind copy their argument, and write the copy).
+        A write draws in the order of memory. Functionalization of 2.10 to 2.14 puts ``bernoulli``
+        in its place, which draws in that of the indices. Others of its kind copy their argument,
+        and write the copy.
         """
-        order = sorted(range(x.dim()), key=x.stride, reverse=True)
         call = functools.partial(self.__torch_dispatch__, types=())
         turned = call(PERMUTE, args=(x, order))
         drawn = call(BERNOULLI, args=(turned, *args), kwargs=kwargs)
-        return call(PERMUTE, args=(drawn, [order.index(i) for i in range(x.dim())]))
+        back = [order.index(i) for i in range(x.dim())]
+        found: torch.Tensor = call(PERMUTE, args=(drawn, back))
+        return found
 
     def _encode(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):
@@ -175,3 +180,11 @@ class Recorder(TorchDispatchMode):
             items = [self._outputs(item) for item in tree]
             return tuple(items) if isinstance(tree, tuple) else items
         return plain(tree)
+
+
+def _order(x: torch.Tensor) -> list[int] | None:
+    """Dimensions of ``x`` from the largest stride on; None if that is their own order."""
+    if x.is_contiguous():
+        return None
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
+    return None if order == list(range(x.dim())) else order
