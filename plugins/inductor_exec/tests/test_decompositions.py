@@ -98,6 +98,7 @@ def between(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return second, first @ third.t()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("written", [False, True], ids=["", "written"])
 @pytest.mark.parametrize("f", [repeated, unused, read_before, between], ids=lambda f: f.__name__)
 def test_equal_values_of_which_one_is_returned(f: Program, written: bool, fusing: Any) -> None:

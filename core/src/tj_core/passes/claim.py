@@ -96,8 +96,8 @@ class _Walk:
     executor must not fuse, nor their parts, with the reason.
     ``states`` are the states of the claims for calls of this program.
     ``numbers`` are the numbers computed so far, by type and expression over symbols.
-    ``written`` says that a write so far has given its argument a gradient: what reads the same
-    memory has one then, too, and its metadata in a trace with writes do not say so.
+    ``written`` is true after a write that has given its argument a gradient. Other tensors in the
+    same memory have one from then on, which their metadata in a trace with writes do not say.
     """
 
     executors: list[Executor]

@@ -43,8 +43,7 @@ def views(functional: Trace, cut: Cut, index: int) -> Views:
 def _with_views(functional: Trace, cut: Cut, index: int) -> list[BoundSymbol]:
     """The calls of the segment at ``index``, and those that no segment has.
 
-    Views that are made without gradients are in none. They still require a gradient, as what they
-    are views of does.
+    A view that is made without gradients is in none, and requires a gradient if its base does.
     """
     there = {p.name for p in (*functional.inputs, *cut.taken(index))}
     needed: set[str] = set()

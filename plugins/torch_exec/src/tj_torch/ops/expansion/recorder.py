@@ -151,9 +151,9 @@ class Recorder(TorchDispatchMode):
     ) -> torch.Tensor:
         """Record `bernoulli_` of a tensor whose memory has this ``order`` of dimensions.
 
-        A write draws in the order of memory. Functionalization of 2.10 to 2.14 puts ``bernoulli``
-        in its place, which draws in that of the indices. Others of its kind copy their argument,
-        and write the copy.
+        A write draws in the order of memory. Functionalization (2.13, 2.14) puts ``bernoulli`` in
+        its place, which draws in the order of indices. For other draws, such as ``uniform_``, it
+        copies the argument and writes the copy.
         """
         call = functools.partial(self.__torch_dispatch__, types=())
         turned = call(PERMUTE, args=(x, order))
