@@ -171,8 +171,7 @@ class BoundSymbol:
         if self.body is not None:
             trees += [self.body.outputs, self.body.updates]
             parts += self.body.calls
-        mine = [x for x in leaves(trees) if isinstance(x, Constant) and not x.named]
-        return (*mine, *chain.from_iterable(part.unnamed for part in parts))
+        return (*_unnamed(trees), *chain.from_iterable(part.unnamed for part in parts))
 
     @property
     def label(self) -> str:
@@ -284,9 +283,8 @@ class Trace:
         :raises TraceError: if two different values have one name.
         """
         found: dict[str, Any] = {}
-        own = (x for x in leaves((self.outputs, self.context.items)) if isinstance(x, Constant))
-        hidden = (x for x in own if not x.named)
-        for constant in chain(hidden, *[call.unnamed for call in self.calls]):
+        own = _unnamed((self.outputs, self.context.items))
+        for constant in chain(own, *[call.unnamed for call in self.calls]):
             if found.setdefault(constant.text, constant.value) is not constant.value:
                 raise TraceError(f"two constants are called {constant.text!r}")
         return found
@@ -377,3 +375,7 @@ class Notation(Protocol):
     def enter(self, context: Context, outer: Context = PLAIN_CONTEXT) -> tuple[str, ...]:
         """The context managers, as expressions, that lead from ``outer`` to ``context``."""
         ...
+
+
+def _unnamed(tree: Any) -> Iterator[Constant]:
+    return (x for x in leaves(tree) if isinstance(x, Constant) and not x.named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TypeAlias
 
 __all__ = ["INFINITE", "Network", "Solved"]
@@ -44,14 +45,9 @@ class Network:
         found: set[Hashable] = {source}
         for part in _parts(self._capacities, source, sink):
             numbers = {source: 0, sink: 1}
-            key = tuple(
-                (
-                    numbers.setdefault(tail, len(numbers)),
-                    numbers.setdefault(head, len(numbers)),
-                    capacity,
-                )
-                for (tail, head), capacity in part.items()
-            )
+            for node in chain.from_iterable(part):
+                numbers.setdefault(node, len(numbers))
+            key = tuple((numbers[t], numbers[h], capacity) for (t, h), capacity in part.items())
             if key not in self._solved:
                 side = _source_side(part, source, sink)
                 self._solved[key] = None if side is None else frozenset(numbers[n] for n in side)

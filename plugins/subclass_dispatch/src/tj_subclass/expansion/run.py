@@ -133,7 +133,7 @@ class WrappedRun(Run):
 
     def expansion(self) -> Expansion:
         """Run the function under the recorder and describe what happened."""
-        recorder = Recorder(self.table, self.decompose, self.fn)
+        recorder = self.recorder()
         with surroundings(self.grad, self.rest):
             self.wrap(recorder)
             with self.modes(recorder):

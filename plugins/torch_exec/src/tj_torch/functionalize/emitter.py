@@ -49,7 +49,7 @@ class Emitter:
     expand: RuleTable[Expand]
     tags: TagRegistry
     kinds: Kinds
-    joint: bool = True
+    joint: bool
 
     def __post_init__(self) -> None:
         self.editor = TraceEditor(self.trace, self.tags)

@@ -91,7 +91,7 @@ class _Differentiation:
 
     def derivation(self) -> Derivation:
         run = self.run
-        recorder = Recorder(run.table, run.decompose, run.fn)
+        recorder = run.recorder()
         with surroundings(run.grad, run.rest):
             run.wrap(recorder)
             leaves_ = {n: t for n, t in run.leaves.items() if t.requires_grad}

@@ -131,12 +131,16 @@ class Run:
 
     def expansion(self) -> Expansion:
         """Run the function under the recorder; describe the recording as an expansion."""
-        recorder = Recorder(self.table, self.decompose, self.fn)
+        recorder = self.recorder()
         with surroundings(self.grad, self.rest):
             self.wrap(recorder)
             with self.modes(recorder):
                 traced = self.trace(recorder)
         return self.describe(recorder, traced, self.needed(recorder, traced))
+
+    def recorder(self) -> Recorder:
+        """A recorder of the function's operators."""
+        return Recorder(self.table, self.decompose, self.fn)
 
     def needed(self, recorder: Recorder, traced: Traced) -> list[Recorded]:
         """Recorded calls, without the copies that a functional form makes of its arguments."""
