@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tj_torch.runtime.beside import beside, is_beside
 from tj_torch.runtime.thread_state import kept
+from torch.fx.experimental.proxy_tensor import make_fx
 
 if TYPE_CHECKING:
     import pytest
@@ -95,3 +96,33 @@ def test_blocks_that_end_in_another_order() -> None:
     assert warnings.filters[0][0] == "error"
     block.__exit__(None, None, None)
     assert [*warnings.filters] == filters
+
+
+def test_tracing_is_no_state_of_the_process() -> None:
+    model, compiled = torch.nn.Linear(2, 2), torch.compile(lambda x: x + 1, backend="eager")
+    call, x = torch.nn.Module.__call__, torch.ones(2)
+    compiled(x)
+    tracing, on = threading.Event(), threading.Event()
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        tracing.set()
+        assert on.wait(60)
+        return model(x).sin(), y
+
+    def trace() -> torch.fx.GraphModule:
+        with beside():
+            traced: torch.fx.GraphModule = make_fx(program)(x, x)
+            return traced
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(trace)
+        try:
+            assert tracing.wait(60)
+            assert torch.nn.Module.__call__ is call
+            assert torch.equal(compiled(x), x + 1), "it raises where FX traces"
+        finally:
+            on.set()
+        graph = found.result()
+    assert "sin" in graph.code
+    assert torch.equal(graph(x, x)[0], model(x).sin())
+    assert torch.equal(graph(x, x)[1], x)

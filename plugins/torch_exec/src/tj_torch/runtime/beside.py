@@ -3,6 +3,8 @@
 A capture sets back what it has changed: random numbers, filters of warnings, the default data type.
 In the thread of a call nothing else changes these meanwhile. In another thread the program runs on,
 and to set them back would take back what the program has done: numbers would be drawn twice.
+Likewise FX marks the process as tracing and replaces methods of modules, and the program would find
+them so.
 """
 
 from __future__ import annotations
@@ -170,6 +172,7 @@ def beside() -> Iterator[None]:
             replace(stack, warnings.catch_warnings, "__exit__", front.leave)
             for name in ("simplefilter", "filterwarnings", "resetwarnings"):
                 replace(stack, warnings, name, front.change)
+            replace(stack, torch.fx.Tracer, "trace", _traced_alone)
             yield
     finally:
         _here.silence = None
@@ -180,3 +183,24 @@ def _left_alone(function: Callable[..., Any]) -> Callable[..., Any]:
         return None if is_beside() else function(*args, **kwargs)
 
     return call
+
+
+def _traced_alone(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Replacement of ``Tracer.trace`` for the tracers of ``make_fx``, in a thread that is beside.
+
+    The original sets ``torch.fx._symbolic_trace._is_fx_tracing_flag`` for all threads, in which
+    functions of ``torch.compile`` refuse to be called, and replaces ``nn.Module.__call__``. Tracers
+    with a `call_module` of their own, as the one of ``make_fx``, need neither.
+    """
+
+    def trace(self: Any, root: Any, concrete_args: Any = None) -> Any:
+        records_modules = type(self).call_module is torch.fx.Tracer.call_module
+        if not is_beside() or records_modules or isinstance(root, torch.nn.Module):
+            return original(self, root, concrete_args)
+        self.root, self.submodule_paths, self.tensor_attrs = torch.nn.Module(), None, {}
+        self.graph = torch.fx.Graph(tracer_cls=type(self))
+        function, args = self.create_args_for_root(root, False, concrete_args)
+        self.create_node("output", "output", (self.create_arg(function(*args)),), {})
+        return self.graph
+
+    return trace
