@@ -23,11 +23,6 @@ NAMES = (
     "sharded_gradients_only", "sharded_in_low_precision", "sharded_accumulation",
     "sharded_and_clipped", "joined", "other_lengths", "sharded_checkpoints",
 )  # fmt: skip
-REDUCED_BY_BUCKETS = {
-    "ddp_of_jit", "jit_of_ddp", "jit_of_static_ddp", "comm_hook", "accumulation", "joined",
-    "other_lengths", "unused_parameters", "replicated",
-}  # fmt: skip
-"""Programs whose gradients gloo adds up in an order that depends on their place in a bucket."""
 
 
 def check(found: dict[str, Any]) -> list[Difference]:
@@ -50,12 +45,9 @@ def test_training(name: str, ranks: Ranks) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMES, "sharded_columns"])
 def test_four_ranks(name: str, four: Ranks) -> None:
-    """Sums of four values depend on their order, and buckets of tj and eager may differ in it."""
+    """gloo adds up four values in an order that depends on their place in a bucket."""
     for found in four.run(FILE, "run", name):
-        different = check(found)
-        assert not different or (
-            name in REDUCED_BY_BUCKETS and all(one.rounding for one in different)
-        )
+        assert not check(found)
 
 
 def test_errors_come_back_by_rank(ranks: Ranks) -> None:

@@ -24,7 +24,7 @@ from tj_core.extend import (
     Transform,
     requires_grad,
 )
-from tj_torch.extend import TorchDialects, compiling
+from tj_torch.extend import TorchDialects, arrivals, compiling
 from torch import distributed
 
 from tj_distributed.buckets import Buckets, active
@@ -96,19 +96,11 @@ def _is_grouped(trace: Trace) -> bool:
 
 
 def _parameters(trace: Trace) -> list[TensorProxy]:
-    """Parameters whose gradients the program may compute, in the order in which these arrive.
-
-    That is from the last to the first by their first use.
-    """
+    """Parameters whose gradients the program may compute, in the order in which these arrive."""
     if trace.context.get("grad") is False or trace.context.get("inference"):
         return []
-    left = {p.name: p for p in trace.inputs if isinstance(p, TensorProxy) and _is_parameter(p)}
-    found = []
-    for call in trace.calls:
-        for p in call.flat_args:
-            if p.name in left:
-                found.append(left.pop(p.name))
-    return found[::-1]
+    found = {p.name: p for p in trace.inputs if isinstance(p, TensorProxy) and _is_parameter(p)}
+    return [found[name] for name in arrivals(trace) if name in found]
 
 
 def _is_parameter(p: TensorProxy) -> bool:

@@ -21,6 +21,7 @@ from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.expansion import Expansion
 from tj_torch.ops.expansion.kinds import TENSOR_KINDS, TensorKind
 from tj_torch.ops.expansion.python_functions import is_python, python_body
+from tj_torch.ops.facts.arrivals import arrivals
 from tj_torch.ops.facts.figures import (
     byte_size,
     multiplies,
@@ -71,6 +72,7 @@ __all__ = [
     "Unsuitable",
     "Wiring",
     "agreed_by_ranks",
+    "arrivals",
     "byte_size",
     "compiling",
     "device_to_torch",

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import PassRecord, TraceEditor
+from tj_torch.extend import arrivals
 
 from tj_autograd.joint.lookup import Lookup
+from tj_autograd.run.arrivals import arrange
 from tj_autograd.run.boundary import differentiable
 from tj_autograd.run.dependences import depended
 from tj_autograd.run.graph_lifetime import frees
@@ -26,13 +28,16 @@ from tj_autograd.split.halves import Halves, Part, split
 from tj_autograd.split.ignored_tags import unheeded
 
 if TYPE_CHECKING:
-    from tj_core.extend import Outcome, PassContext, Program, Trace
+    from tj_core.extend import Outcome, PassContext, Program, Proxy, Trace
 
     from tj_autograd.joint.build import Layout
     from tj_autograd.joint.segments import Cut
     from tj_autograd.options import Options
 
 __all__ = ["Splitting"]
+
+STATIC = "STATIC_MEMORY_LOCATION"
+"""Name of tj-torch's tag of parameters."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +81,8 @@ class Splitting:
 
         ``made`` is the joint trace before it was lowered.
         """
-        segments, options = self.segments, self.options
-        whole = self.decomposed(joint)
-        halves = split(
-            whole, self.costs, options.memory_budget, cut=segments, prefer=options.prefer
-        )
-        halves = self.noted(halves)
+        segments, whole = self.segments, self.decomposed(joint)
+        halves = self.noted(self.halves(whole))
         count = range(len(halves.parts))
         gradients = [whole.outputs[1]] if segments.whole else whole.outputs[1]
         taken = [[p.name for p in segments.taken(i)] for i in count]
@@ -92,6 +93,39 @@ class Splitting:
             () if segments.whole else tuple(call.label for call in made.calls),
         )
         return self.assembled(halves, facts)
+
+    def halves(
+        self, joint: Trace, layout: Layout | None = None, within: frozenset[str] | None = None
+    ) -> Halves:
+        """The halves of the decomposed ``joint``; see `split`. Eager's order of gradients is kept.
+
+        In that order hooks of parameters run, and DistributedDataParallel fills its buckets.
+        """
+        options = self.options
+        made = split(
+            joint, self.costs, options.memory_budget, within, self.segments, layout, options.prefer
+        )
+        parts = tuple(replace(p, gradients=self.arranged(p.gradients)) for p in made.parts)
+        return replace(made, parts=parts)
+
+    @functools.cached_property
+    def leaves(self) -> dict[str, int]:
+        """Inputs that are leaves, by the place of their gradient among those in eager.
+
+        They are the parameters; in a program without, or where no transform reads their tag, all
+        inputs.
+        """
+        inputs = self.functional.inputs
+        static = {p.name for p in inputs if STATIC in p.tags} or {p.name for p in inputs}
+        return {name: i for i, name in enumerate(arrivals(self.functional)) if name in static}
+
+    def arranged(self, gradients: dict[str, Proxy]) -> dict[str, Proxy]:
+        """The ``gradients`` of a segment, in an order in which autograd takes them as in eager."""
+        places = {key: self.leaves.get(key.partition(".")[0]) for key in gradients}
+        leaves = [key for key, place in places.items() if place is not None]
+        others = [key for key, place in places.items() if place is None]
+        leaves.sort(key=places.__getitem__)  # type: ignore[arg-type]
+        return {key: gradients[key] for key in (*arrange(leaves, bool(others)), *others)}
 
     def noted(self, halves: Halves) -> Halves:
         """``halves``; the forward's history has the tags that were not followed, with reasons."""
@@ -162,7 +196,6 @@ class Splitting:
     ) -> Variants:
         """Make the backward programs of the segment at ``index``."""
         context, functional, segments = self.context, self.functional, self.segments
-        costs, budget = self.costs, self.options.memory_budget
         dialects = Lookup.of(context).dialects
         sizes = dialects.sizes
         return Variants(
@@ -172,9 +205,7 @@ class Splitting:
             compile_later,
             functional,
             lambda layout: self.joint(functional, context, segments, layout),
-            lambda joint, layout, names: split(
-                self.decomposed(joint), costs, budget, names, segments, layout
-            ),
+            lambda joint, layout, names: self.halves(self.decomposed(joint), layout, names),
             default=tuple(map(default_layout, halves.parts[index].tangents)),
             within=lambda: dialects.among(sizes),
             depended=facts.depended[index],
