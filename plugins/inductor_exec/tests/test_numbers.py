@@ -235,11 +235,14 @@ def _with(op: Any, leaves: list[Any], spec: Any, place: int) -> Callable[..., An
     return f
 
 
+UNWRITTEN = {"grid_sampler_2d", "grid_sampler_3d"}
+"""Operations whose results eager leaves unwritten for numbers that stand for no mode."""
+
 OPERATIONS = [
     pytest.param(op, id=full_name(op))
     for op in op_db
     if torch.float32 in op.supported_dtypes("cpu")
-    and full_name(op) not in UNDEFINED
+    and full_name(op) not in {*UNDEFINED, *UNWRITTEN}
     and not op.name.startswith(("linalg.", "sparse.", "fft.", "masked."))
 ]
 
