@@ -87,7 +87,7 @@ def test_strides_that_are_squares() -> None:
     """Of three equal sizes, which Inductor's formula of the operator makes anew."""
 
     def squared(x: torch.Tensor) -> Any:
-        out, index = torch.nn.functional.adaptive_max_pool1d(x * 1, 3, True)
+        out, index = torch.nn.functional.max_pool1d(x * 1, 3, 1, 1, return_indices=True)
         return (out + 1) * out, index + 1
 
     g = tj.jit(squared, session=session(), dynamic=True)
