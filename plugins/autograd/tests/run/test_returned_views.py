@@ -37,6 +37,12 @@ def one_after_the_other(x: torch.Tensor, w: torch.Tensor) -> Any:
     return b, c, d, (d.tanh() + b[1]).sum()
 
 
+def of_a_layer(x: torch.Tensor, w: torch.Tensor) -> Any:
+    """The rows of a product with a bias in another shape, whose sizes the layer reads."""
+    logits = F.linear(x.view(-1, 1, 3), w, w[0])
+    return logits, logits.logsumexp(-1).sum()
+
+
 def with_its_base(x: torch.Tensor, w: torch.Tensor) -> Any:
     h = x.sin()
     a = h.t()
@@ -60,6 +66,7 @@ PROGRAMS = [
     of_an_input,
     several_of_one,
     one_after_the_other,
+    of_a_layer,
     with_its_base,
     keys_and_values,
     of_what_others_are_made_of_too,
@@ -130,7 +137,7 @@ def test_under_the_backend(f: Program) -> None:
     equal(watched(torch.compile(f, backend="tj"), leaf=True), watched(f, leaf=True))
 
 
-@pytest.mark.parametrize("f", [of_an_intermediate, of_an_input, with_its_base])
+@pytest.mark.parametrize("f", [of_an_intermediate, of_an_input, of_a_layer, with_its_base])
 def test_sizes_that_are_symbols(f: Program) -> None:
     jitted = tj.jit(f, dynamic=True)
     for n in (4, 7, 5):

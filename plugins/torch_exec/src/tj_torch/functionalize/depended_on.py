@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tj_core.extend import (
     BoundSymbol,
+    NumberProxy,
     Proxy,
     Symbol,
     Tag,
@@ -162,7 +163,7 @@ def _views(made: Functionalized, place: Place) -> dict[str, Proxy]:
         for output, p in _made(step.call):
             made_here = ViewStep(step.call, step.argument, output)
             value = made.value(Place(place.root, (*place.path[:i], made_here)))
-            _check_arguments(made, value)
+            _take_inputs(made, value)
             found[p.name] = value
     return found
 
@@ -171,12 +172,26 @@ def _made(call: BoundSymbol) -> Iterator[tuple[int, Proxy]]:
     return ((i, p) for i, p in enumerate(call.flat_outs) if isinstance(p, TensorProxy))
 
 
-def _check_arguments(made: Functionalized, value: Proxy) -> None:
-    """Check that the call which makes ``value`` takes one tensor, and else inputs of the program.
+def _take_inputs(made: Functionalized, value: Proxy) -> None:
+    """Let the call that makes ``value`` take one tensor, and else inputs of the program.
 
-    :raises Unsuitable: if it does not.
+    A size that the program reads is an input, too, if one has the same symbols.
+
+    :raises Unsuitable: if the call takes another tensor, or a value that is no input.
     """
-    call = made.editor.calls[maker(made.editor.calls, value)]
+    at = maker(made.editor.calls, value)
+    call = made.editor.calls[at]
     others = [p for p in call.flat_args if not isinstance(p, TensorProxy)]
-    if len(call.flat_args) - len(others) > 1 or any(p.name not in made.given for p in others):
+    read = {p.name: _input(made, p) for p in others if p.name not in made.given}
+    if len(call.flat_args) - len(others) > 1 or None in read.values():
         raise Unsuitable(f"a result depends on a returned view by {call.symbol}, of computed size")
+    if read:
+        made.editor.replace(at, call.map_proxies(substitution(read)))
+
+
+def _input(made: Functionalized, number: Proxy) -> Proxy | None:
+    """The input of the program that has the symbols of ``number``; None if there is none."""
+    if not isinstance(number, NumberProxy) or not number.expr:
+        return None
+    numbers = (p for p in made.trace.inputs if isinstance(p, NumberProxy))
+    return next((p for p in numbers if (p.kind, p.expr) == (number.kind, number.expr)), None)
