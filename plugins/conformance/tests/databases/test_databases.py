@@ -87,6 +87,7 @@ def test_error_inputs(op: Any, after_a_break: bool) -> None:
 
 
 @pytest.mark.sampled(24)
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # transformers say it when made
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("info", sampled(MODULES, 10), ids=lambda m: m.name)
 def test_module(info: Any, training: bool) -> None:

@@ -40,6 +40,14 @@ OPERATIONS = (
         _REAL,
     ),
     Known(
+        Kind.ROUNDING,
+        "the gradients of one input come as one sum, so second derivatives of its uses are added "
+        "in another order",
+        ("nn.functional.multi_head_attention_forward", "pca_lowrank", "svd_lowrank"),
+        ("second float32",),
+        sometimes=True,
+    ),
+    Known(
         Kind.RESULT,
         "the strides of a gradient are those that PyTorch's fake kernel says",
         ("ormqr",),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tj_conformance.oracle.compare import assert_jits
 from tj_torch.ops.fakes.modes import fake_mode
+from torch.nn import functional as F
 
 Shape = list[int]
 
@@ -110,6 +111,20 @@ def test_group_norm_keeps_a_memory_format(dims: int, count: int) -> None:
     norm = torch.nn.GroupNorm(2, 4)
     with fake_mode() as mode:
         assert norm(mode.from_tensor(x)).stride() == norm(x).stride()
+
+
+@pytest.mark.parametrize("symbols", [False, True], ids=["fixed", "symbols"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_unpooling_keeps_a_memory_format(count: int, symbols: bool) -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    x = torch.randn(count, 3, 4, 6).contiguous(memory_format=torch.channels_last)
+    pooled, index = F.max_pool2d(x, 2, return_indices=True)
+    for t in (pooled, index):
+        torch._dynamo.mark_dynamic(t, 1)
+    with fake_mode(shapes=ShapeEnv() if symbols else None) as mode:
+        found = F.max_unpool2d(*map(mode.from_tensor, (pooled, index)), 2)
+    assert tuple(map(int, found.stride())) == F.max_unpool2d(pooled, index, 2).stride()
 
 
 POINTWISE = {

@@ -144,14 +144,30 @@ def _in_format(shape: Sequence[int], layout: torch.memory_format) -> Strides:
 
 
 def _of_memory_format(source: torch.Tensor, result: torch.Tensor) -> Strides:
-    """With symbols: known of tensors that have one memory format only, or fill a block."""
+    """With symbols: where these tell the format of the input without a guard."""
     if _is_plain(source):
         return _in_format(result.shape, private.memory_format(source))
-    order, last = _order(source), range(source.ndim)[::-1]
-    if source.device.type != "cpu" or (order is None and source.ndim in (4, 5)):
+    found = _seems_channels_last(source) if source.device.type == "cpu" else None
+    if found is None:
         return tuple(result.stride())
-    in_channels_last = source.ndim in (4, 5) and order == (1, *last[:-2], 0)
-    return _filled(result.shape, order if order is not None and in_channels_last else last)
+    last = range(result.ndim)[::-1]
+    return _filled(result.shape, (1, *last[:-2], 0) if found else last)
+
+
+def _seems_channels_last(tensor: torch.Tensor) -> bool | None:
+    """Test strides as PyTorch does for a memory format; None if symbols do not tell."""
+    if tensor.ndim not in (4, 5):
+        return False
+    sizes, strides = tensor.shape, tensor.stride()
+    wrong, least = [strides[1] == 0], 0
+    for dim in (1, *reversed(range(2, tensor.ndim)), 0):
+        wrong += [sizes[dim] == 0, strides[dim] < least]
+        if dim == 0:
+            wrong.append(least == strides[1])
+        least = strides[dim] * (1 if _is(sizes[dim], 1) else sizes[dim])
+    if any(map(private.is_known, wrong)):
+        return False
+    return True if all(private.is_known(torch.sym_not(w)) for w in wrong) else None
 
 
 def _of_weight(func: Any, args: tuple[Any, ...], result: torch.Tensor | None) -> Strides | None:
@@ -359,6 +375,7 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.batch_norm_backward.default: _of_input,
     aten.native_batch_norm_backward.default: _of_input,
     aten.reflection_pad2d.default: _of_first,
+    aten.max_unpool2d.default: _of_first,
     aten.replication_pad2d.default: _of_first,
     aten.reflection_pad3d.default: _of_first,
     aten.replication_pad3d.default: _of_first,
