@@ -176,6 +176,24 @@ def test_the_gradient_of_a_sum_is_not_copied_over_symbols() -> None:
     assert tj.last_trace(jitted, "backward").inputs[-1].strides == (0, 0)
 
 
+def test_the_least_of_three_sizes() -> None:
+    """sympy writes one minimum of all three, and `torch.sym_min` takes two."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        u, s, v = torch.svd_lowrank(x, q=2)
+        return (u @ torch.diag_embed(s) @ v.mT).sum() + s.sum()
+
+    jitted = tj.jit(f, dynamic=True)
+    for n in (6, 9):
+        found = []
+        for fn in (jitted, f):
+            torch.manual_seed(n)
+            x = torch.randn(n, n + 1, requires_grad=True)
+            found.append(torch.autograd.grad(fn(x), x)[0])
+        assert torch.equal(*found)
+    assert tj.stats(jitted).misses == 1
+
+
 def test_a_number_that_is_one_is_no_symbol() -> None:
     """Bodies over symbols are decomposed, which lays a dimension of one element out otherwise."""
 

@@ -72,7 +72,9 @@ def hold_in_place(sample: Sample, result: Result) -> None:
     if trial is None:
         return
     trial.outputs = to_core_tree(outputs, lambda leaf: leaf)
-    silent = [i for i in trial.written() if i not in trial.expansion.effects.mutates]
+    effects = trial.expansion.effects
+    known = {*effects.mutates, *(i for i, _ in effects.rebinds)}
+    silent = [i for i in trial.written() if i not in known]
     found = [*trial.mismatches(sample), *(f"argument {i} is written silently" for i in silent)]
     _take_down(result, sample, found)
 

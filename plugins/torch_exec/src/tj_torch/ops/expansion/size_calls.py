@@ -7,6 +7,7 @@ a size is used like any other value.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -195,7 +196,10 @@ class SizeCalls:
             return self.compute(text)
         if tree.name == "Piecewise":
             return self._piecewise(tree.args)
-        return self._operation(tree.name, *[self._tree(arg) for arg in tree.args])
+        args = [self._tree(arg) for arg in tree.args]
+        if tree.name in ("Max", "Min"):  # sympy's take any number, and the functions two
+            return functools.reduce(functools.partial(self._operation, tree.name), args)
+        return self._operation(tree.name, *args)
 
     def _piecewise(self, pairs: tuple[Any, ...]) -> Any:
         """Value of the first (value, condition) pair whose condition holds, as nested `sym_ite`."""
