@@ -33,7 +33,7 @@ from tj_conformance.oracle.twins import clone_tree, twin
 if TYPE_CHECKING:
     from tj_conformance.sweep.sample import Sample
 
-__all__ = ["hold_expansion", "hold_in_place"]
+__all__ = ["hold_expansion", "hold_in_place", "with_idle_strides"]
 
 UNREAD = {(f"aten._embedding_bag{kind}.default", 1) for kind in ("", "_forward_only")}
 """Results that no program sees, only the backward's kernel: with other sizes than declared."""
@@ -161,7 +161,7 @@ class Trial:
         values = symbol_values(self.expansion.outputs, self.outputs, {})
         pairs = zip(leaves(self.expansion.outputs), leaves(self.outputs), strict=True)
         for j, (mine, theirs) in enumerate(pairs):
-            said = _with_idle_strides(mine, theirs) if any_idle_strides else mine
+            said = with_idle_strides(mine, theirs) if any_idle_strides else mine
             if not same_metadata(said, theirs, values):
                 yield f"output {j}: {mine} is not {theirs}"
         for i, mine in self.expansion.effects.rebinds:
@@ -222,11 +222,11 @@ def _differs(said: Proxy, value: Any) -> bool:
     known = all(isinstance(n, int) for n in (*said.shape, *said.strides))
     if said.layout != "strided" or not known:
         return False
-    mine = _with_idle_strides(said, value) if said.shape == real.shape else said
+    mine = with_idle_strides(said, value) if said.shape == real.shape else said
     return (mine.shape, mine.strides) != (real.shape, real.strides)
 
 
-def _with_idle_strides(mine: Any, theirs: Any) -> Any:
+def with_idle_strides(mine: Any, theirs: Any) -> Any:
     """``mine`` with the strides of ``theirs`` in dimensions of at most one element."""
     if not isinstance(mine, TensorProxy) or not isinstance(theirs, torch.Tensor):
         return mine

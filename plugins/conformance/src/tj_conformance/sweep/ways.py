@@ -189,9 +189,10 @@ def _hold_memo(op: Any, chunk: list[Sample], jitted: Any, result: Result) -> Non
     """Compile again with the memo, and without one; programs and guards must be equal."""
 
     calls = [(s.args, s.kwargs) for s in chunk]
+    first = described(jitted)  # the others reset Dynamo, which keeps guards of what breaks
     sessions = (session(TORCH), session(TORCH, memo=False))
     again, without = (compiled(s, program_of(op), calls) for s in sessions)
-    problems = Comparison(described(jitted), again, without).problems
+    problems = Comparison(first, again, without).problems
     # PyTorch chooses between two kinds of max pooling in closures, which no key stands for.
     closures = "max_pool" in op.name or full_name(op) in known.UNREMEMBERED
     if without.misses and not again.hits and not closures:
