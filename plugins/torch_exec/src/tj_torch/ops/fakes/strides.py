@@ -155,19 +155,17 @@ def _of_memory_format(source: torch.Tensor, result: torch.Tensor) -> Strides:
 
 
 def _seems_channels_last(tensor: torch.Tensor) -> bool | None:
-    """Test strides as PyTorch does for a memory format; None if symbols do not tell."""
+    """Test for PyTorch's memory format; None for strides with symbols that fill no block.
+
+    Inequalities would be known in some environments of symbols only.
+    """
     if tensor.ndim not in (4, 5):
         return False
-    sizes, strides = tensor.shape, tensor.stride()
-    wrong, least = [strides[1] == 0], 0
-    for dim in (1, *reversed(range(2, tensor.ndim)), 0):
-        wrong += [sizes[dim] == 0, strides[dim] < least]
-        if dim == 0:
-            wrong.append(least == strides[1])
-        least = strides[dim] * (1 if _is(sizes[dim], 1) else sizes[dim])
-    if any(map(private.is_known, wrong)):
-        return False
-    return True if all(private.is_known(torch.sym_not(w)) for w in wrong) else None
+    last = range(tensor.ndim)[::-1]
+    for order in (last, (1, *last[:-2], 0)):
+        if all(map(_same, tensor.stride(), _filled(tensor.shape, order))):
+            return order is not last
+    return None
 
 
 def _of_weight(func: Any, args: tuple[Any, ...], result: torch.Tensor | None) -> Strides | None:
