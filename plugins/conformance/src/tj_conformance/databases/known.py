@@ -134,7 +134,7 @@ EXPANSIONS = (
     Known(
         Kind.RESULT,
         "the body computes the singular values with the vectors, which rounds otherwise",
-        ("norm.nuc",),
+        ("linalg.cond", "linalg.matrix_norm", "linalg.norm", "linalg.svdvals", "norm.nuc"),
         sometimes=True,
     ),
     Known(
