@@ -165,7 +165,7 @@ def _seems_channels_last(tensor: torch.Tensor) -> bool | None:
     for order in (last, (1, *last[:-2], 0)):
         if all(map(_same, tensor.stride(), _filled(tensor.shape, order))):
             return order is not last
-    return None
+    return None if _order(tensor) is None else False
 
 
 def _of_weight(func: Any, args: tuple[Any, ...], result: torch.Tensor | None) -> Strides | None:
