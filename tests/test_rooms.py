@@ -71,7 +71,7 @@ ROOMS = {
     "tj_report": ("memory", "timeline", "data", "page", "command", "plugin"),
     "tj_conformance": (
         "options", "suites", "sampling", "seeds", "output", "chunks", "fuser", "oracle",
-        "programs", "names", "meaning", "databases", "models", "gradients", "executor",
+        "programs", "names", "meaning", "databases", "models", "gradients", "ways", "executor",
         "sweep", "installed", "plugin",
     ),
 }  # fmt: skip

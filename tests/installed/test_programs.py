@@ -26,7 +26,7 @@ SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 UNFUSED = {"op_db:bool", "op_db:int64", "found", "generated", "meaning", *SEEN}
 """Families of which a sample may have no region."""
 
-MADE_UP = {"generated", "orders"}
+MADE_UP = {"generated", "orders", "ways"}
 """Families of which hypothesis makes the programs."""
 
 ELSEWHERE = {"packages"}

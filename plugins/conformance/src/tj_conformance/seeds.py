@@ -11,7 +11,7 @@ from hypothesis import seed as hypothesis_seed
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["collected", "each"]
+__all__ = ["collected", "each", "varied"]
 
 T = TypeVar("T")
 
@@ -49,3 +49,13 @@ def collected(programs: SearchStrategy[T], seed: int, count: int) -> list[T]:
     made: list[T] = []
     each(programs, made.append, seed, count)
     return made
+
+
+def varied(programs: SearchStrategy[T], seed: int, count: int, few: int = 10) -> list[T]:
+    """Make ``count`` programs, of other seeds for each ``seed``, and ``few`` of each of these.
+
+    Later programs of one seed are made of earlier ones. Fifty that are made ten by ten have three
+    times as many different lines.
+    """
+    seeds = range(seed * count, seed * count + -(-count // few))
+    return [made for part in seeds for made in collected(programs, part, few)][:count]

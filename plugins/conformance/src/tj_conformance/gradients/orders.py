@@ -6,14 +6,11 @@ then the shortest like it, and at last one line of figures. The exit status is 1
 
 from __future__ import annotations
 
-import linecache
 import sys
 import time
-import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
 from typing import Any
 
 import tj_core as tj
@@ -21,15 +18,13 @@ import torch
 
 from tj_conformance.gradients.random_programs import Program, programs
 from tj_conformance.output import Output, suite_parser
+from tj_conformance.programs.modules import module_of
 from tj_conformance.seeds import each
 
 __all__ = ["CHUNK", "Figures", "compare", "difference", "main"]
 
 CHUNK = 50
 """Number of programs of one seed."""
-
-# Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
-_serial = count()
 
 
 @dataclass
@@ -60,21 +55,21 @@ def difference(
 
 
 def _outcome(program: Program, jit: Callable[[Any], Any]) -> list[torch.Tensor | None] | Exception:
-    module = types.ModuleType(f"made_up_orders_{next(_serial)}")
-    text, file = str(program), f"<{module.__name__}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    sys.modules[module.__name__] = module  # Dynamo imports it to get at its globals
-    try:
-        exec(compile(text, file, "exec"), vars(module))
-        found: list[torch.Tensor | None] = module.program(jit)
-        return found
-    except Exception as error:
-        return error
-    finally:
-        del linecache.cache[file], sys.modules[module.__name__]
+    with module_of(str(program)) as module:
+        try:
+            found: list[torch.Tensor | None] = module.program(jit)
+            return found
+        except Exception as error:
+            return error
+
+
+WRITTEN = "modified by an inplace operation"
+"""Eager's error where a backward needs a value as it was before a write, which tj may have kept."""
 
 
 def _unlike(mine: Any, theirs: Any) -> str:
+    if WRITTEN in str(theirs) and isinstance(mine, list):
+        return ""
     if isinstance(theirs, Exception) or isinstance(mine, Exception):
         return "" if type(mine) is type(theirs) else f"{mine!r}, not {theirs!r}"
     if len(mine) != len(theirs):

@@ -12,51 +12,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tj_conformance.programs.matrices import bodies, call
+
 __all__ = ["Program", "programs"]
 
-CALLS = (
-    "{a} * {b}",
-    "{a} + {b}",
-    "{a} - {b} * 0.5",
-    "{a} @ {b} * 0.3",
-    "torch.tanh({a})",
-    "torch.sin({a} * {b})",
-    "torch.relu({a})",
-    "torch.where({a} > 0, {a}, {b})",
-    "({a} * 0.2).exp()",
-    "torch.softmax({a}, -1)",
-    "torch.nn.functional.layer_norm({a}, (3,))",
-    "torch.nn.functional.linear({a}, {b}, {b}[0])",
-    "{a} * {b}.sum()",
-    "{a} - {b}.mean(0)",
-    "{a}.t() * 1",
-    "{a}[[2, 0, 1]]",
-    "{a}.detach() * {b}",
-    "{a}.pow(3)",
-    "{a}.sigmoid() * 2",
-    "({a} ** 2).cumsum(0) * 0.1",
-    "torch.log_softmax({a}, 1)",
-    "torch.nn.functional.gelu({a})",
-    "torch.nn.functional.dropout({a}, 0.5, True)",
-    "torch.rms_norm({a}, (3,))",
-    "{a}.view(-1).view(3, 3)",
-    "{a}.t()",
-    "{a}.sort(-1).values",
-    "{a}.max(1).values[:, None] * {b}",
-    "{a}.masked_fill({b} > 0.5, 0.25)",
-    "torch.cat([{a}, {b}])[1:4]",
-    "torch.stack([{a}, {b}]).mean(0)",
-    "torch.outer({a}[0], {b}[:, 1])",
-    "{a}.clamp(-1, 0.5)",
-    "{a}.std(-1, keepdim=True) + {b}",
-    "{a}.gather(1, {b}.argsort(1))",
-)
-"""Calls that make a matrix of 3 by 3 from two of them."""
-
-WRITES = ("mul_({b})", "add_(1)", "sub_({b}.detach())")
-
-TAKEN = 4
-"""Largest number of matrices that are differentiated by."""
+SIZE = "3"
+"""Number of rows and of columns of each matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,34 +41,9 @@ class Program:
 @st.composite
 def programs(draw: Any) -> Program:
     """Programs of up to three layers."""
-    layers = draw(st.lists(_layer(), min_size=1, max_size=3))
-    return Program(tuple(body for body, _ in layers), tuple(_body(draw, [n for _, n in layers])))
-
-
-@st.composite
-def _layer(draw: Any) -> tuple[tuple[str, ...], int]:
-    """The lines of a function, and how many matrices it returns."""
-    names, lines = ["a", "b"], []
-    calls: list[str] = []
-    for i in range(draw(st.integers(1, 5))):
-        # One call in six is an earlier one again, which may become one call with it.
-        again = calls and draw(st.integers(0, 5)) == 5
-        calls.append(draw(st.sampled_from(calls)) if again else _call(draw, names))
-        # One call in eight is made without gradients: a view of a tensor that needs one does, too.
-        before = "with torch.no_grad(): " if draw(st.integers(0, 7)) == 7 else ""
-        lines.append(f"{before}v{i} = {calls[-1]}")
-        names.append(f"v{i}")
-        if draw(st.integers(0, 7)) == 0:
-            write = draw(st.sampled_from(WRITES)).format(b=draw(st.sampled_from(names[:-1])))
-            lines += [f"v{i} = v{i}.clone()", f"v{i}.{write}"]
-    made = names[2:]
-    returned = draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True))
-    return (*lines, f"return {', '.join(returned)},"), len(returned)
-
-
-def _call(draw: Any, names: list[str]) -> str:
-    recent = st.sampled_from(names[-3:]) | st.sampled_from(names)
-    return str(draw(st.sampled_from(CALLS)).format(a=draw(recent), b=draw(recent)))
+    layers = draw(st.lists(bodies(SIZE), min_size=1, max_size=3))
+    body = _body(draw, [len(layer.returned) for layer in layers])
+    return Program(tuple(tuple(str(layer).splitlines()) for layer in layers), tuple(body))
 
 
 def _body(draw: Any, returned: list[int]) -> list[str]:
@@ -119,7 +55,7 @@ def _body(draw: Any, returned: list[int]) -> list[str]:
     names = ["x", "w"]
     for i in range(draw(st.integers(1, 4))):
         if draw(st.integers(0, 3)) == 0:
-            lines.append(f"y{i} = {_call(draw, names)}")
+            lines.append(f"y{i} = {call(draw, names, SIZE)}")
             names.append(f"y{i}")
             continue
         layer = draw(st.integers(0, len(returned) - 1))

@@ -86,6 +86,7 @@ FAMILIES: Mapping[str, Family] = {
     },
     "meaning": whole(programs.meaning, 2, 16),
     "orders": _seeded(programs.orders, 6),
+    "ways": _seeded(programs.ways, 6),
     "found": whole(programs.found, 8),
     "own_backwards": whole(programs.own_backwards, 2, 16),
     "models": whole(programs.models, 1, 5),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tj_conformance.gradients import orders as of_orders
@@ -18,7 +20,9 @@ from tj_conformance.programs.findings import FOUND
 from tj_conformance.programs.fuzz import CHUNK
 from tj_conformance.programs.observations import SeenProgram, differences_seen
 from tj_conformance.programs.texts import TextProgram, programs, run_text
-from tj_conformance.seeds import collected
+from tj_conformance.seeds import collected, varied
+from tj_conformance.ways import texts as of_ways
+from tj_conformance.ways.running import WAYS
 
 __all__ = [
     "REWRITTEN",
@@ -29,6 +33,7 @@ __all__ = [
     "orders",
     "own_backwards",
     "seen",
+    "ways",
 ]
 
 REWRITTEN = {"lenient": True, "ignore": ("grad_fn",)}
@@ -96,7 +101,7 @@ def _own(number: int, jit: Jit) -> Iterator[str]:
 
 def orders(seed: int, count: int = of_orders.CHUNK) -> Iterator[Subject]:
     """Made-up programs that differentiate up to three times, in double precision."""
-    for number, program in enumerate(collected(random_programs.programs(), seed, count)):
+    for number, program in enumerate(varied(random_programs.programs(), seed, count)):
         run = functools.partial(_order, program)
         yield Subject("orders", f"{seed}.{number}", run)
 
@@ -104,6 +109,20 @@ def orders(seed: int, count: int = of_orders.CHUNK) -> Iterator[Subject]:
 def _order(program: Any, jit: Jit) -> Iterator[str]:
     if said := of_orders.difference(program, jit=jit):
         yield f"{said}\n\n{program}"
+
+
+def ways(seed: int, count: int = of_orders.CHUNK) -> Iterator[Subject]:
+    """Made-up programs, each in one of the ways in which a user runs programs."""
+    names = itertools.cycle(WAYS)
+    for number, program in enumerate(varied(of_ways.programs(), seed, count)):
+        run = functools.partial(_way, replace(program, way=next(names)))
+        yield Subject("ways", f"{seed}.{number}", run)
+
+
+def _way(program: of_ways.Program, jit: Jit) -> Iterator[str]:
+    report = of_ways.run(program, jit)
+    if not report.ok:
+        yield f"{report}\n\n{program}"
 
 
 def models() -> Iterator[Subject]:

@@ -11,13 +11,22 @@ import contextlib
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import tj_core as tj
 from tj_core.extend import TjWarning
 
-__all__ = ["EXACT", "INSTALLED", "Configuration", "configured", "current", "warnings_of_tj"]
+__all__ = [
+    "EXACT",
+    "INSTALLED",
+    "OTHERS",
+    "Configuration",
+    "configured",
+    "current",
+    "tolerant",
+    "warnings_of_tj",
+]
 
 OTHERS = ("example_exec", "example_fuser", "example_subclass")
 """Plugins that are examples: an environment of the tests has them, a user does not."""
@@ -25,10 +34,14 @@ OTHERS = ("example_exec", "example_fuser", "example_subclass")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """``rounds``: values may differ by as much as `torch.testing.assert_close` allows."""
+    """``rounds``: values may differ by as much as `torch.testing.assert_close` allows.
+
+    Where ``tolerance`` is set, they may differ by this share of the largest value of a tensor.
+    """
 
     name: str
     rounds: bool = False
+    tolerance: float | None = None
 
 
 EXACT = Configuration("exact")
@@ -56,6 +69,19 @@ def configured(session: tj.Session | None = None) -> Iterator[tj.Session]:
             session = session or tj.Session(disable=OTHERS)
             with patch("tj_core.host.session._current", session):
                 yield session
+    finally:
+        _current.reset(token)
+
+
+@contextlib.contextmanager
+def tolerant(tolerance: float | None) -> Iterator[None]:
+    """Let values differ by ``tolerance``; None changes nothing."""
+    if tolerance is None:
+        yield
+        return
+    token = _current.set(replace(current(), rounds=True, tolerance=tolerance))
+    try:
+        yield
     finally:
         _current.reset(token)
 

@@ -221,17 +221,27 @@ def same_bits(got: torch.Tensor, expected: torch.Tensor) -> str | None:
     mine, theirs = got.detach(), expected.detach()
     if mine.layout is torch.strided and mine.dtype == theirs.dtype and mine.equal(theirs):
         return None
-    return _close(mine, theirs, 0.0)
+    return _close(mine, theirs, 0.0, 0.0)
 
 
 def same_but_for_rounding(got: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """None if the values are equal within the tolerance of their type, else the difference."""
-    return _close(got.detach(), expected.detach())
+    """None if the values are equal within the tolerance of their type, else the difference.
+
+    A tolerance of the configuration replaces that of the type.
+    """
+    mine, theirs = got.detach(), expected.detach()
+    if (share := current().tolerance) is None or not theirs.is_floating_point():
+        return _close(mine, theirs)
+    finite = theirs.double().nan_to_num(0, 0, 0).abs()
+    largest = max(1.0, float(finite.max())) if finite.numel() else 1.0
+    return _close(mine, theirs, share, share * largest)
 
 
-def _close(mine: torch.Tensor, theirs: torch.Tensor, tolerance: float | None = None) -> str | None:
+def _close(
+    mine: torch.Tensor, theirs: torch.Tensor, rtol: float | None = None, atol: float | None = None
+) -> str | None:
     try:
-        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
+        torch.testing.assert_close(mine, theirs, rtol=rtol, atol=atol, equal_nan=True)
     except AssertionError as error:
         return " ".join(str(error).split())
     return None

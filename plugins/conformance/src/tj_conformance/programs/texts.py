@@ -7,9 +7,6 @@ a line that PyTorch refuses is left out, or is the last one. A program prints as
 from __future__ import annotations
 
 import itertools
-import linecache
-import sys
-import types
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,11 +17,9 @@ from hypothesis import strategies as st
 
 from tj_conformance.programs.aliasing import Jit, Report, Scene, check, stateless
 from tj_conformance.programs.lines import LINES, Line, Values
+from tj_conformance.programs.modules import module_of
 
 __all__ = ["TextProgram", "programs", "run_text"]
-
-# Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
-_serial = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +78,10 @@ def _tuple(names: tuple[str, ...]) -> str:
 
 def run_text(program: TextProgram, jit: Jit, **options: Any) -> Report:
     """Compare ``program`` with eager; ``jit`` compiles it, ``options`` are `check`'s."""
-    text = str(program)
-    module = types.ModuleType(f"made_up_program_{next(_serial)}")
-    file = f"<{module.__name__}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    sys.modules[module.__name__] = module  # Dynamo imports it to get at its globals
-    space: dict[str, Any] = vars(module)
-    try:
-        exec(compile(text, file, "exec"), space)
+    with module_of(str(program)) as module:
+        space = vars(module)
         scenes: list[Callable[[], Scene]] = [space[name] for name in program.scenes()]
         return check(stateless(space["program"]), scenes, jit=jit, **options)
-    finally:
-        del linecache.cache[file], sys.modules[module.__name__]
 
 
 # --------------------------------------------------------------------------- arguments
