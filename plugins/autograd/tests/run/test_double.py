@@ -392,3 +392,21 @@ def test_indices_are_what_they_were_when_the_program_runs_again() -> None:
         (first,) = torch.autograd.grad(loss, x, create_graph=True)
         found.append(torch.autograd.grad((first**2).sum(), x))
     assert torch.equal(*(second for (second,) in found))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_argument_that_receives_a_gradient_needs_none_itself(dynamic: bool) -> None:
+    def written(x: torch.Tensor, y: torch.Tensor) -> Any:
+        before = y.clone()
+        y.mul_(x)
+        return before, x * before
+
+    found = []
+    for f in (written, tj.jit(written, dynamic=dynamic)):
+        x, y = leaves()[0], torch.linspace(-1, 1, 12).view(4, 3)
+        before, product = f(x * x, y)
+        assert not before.requires_grad
+        loss = (y + product).sum()
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        found.append(torch.autograd.grad(first.sum(), x))
+    assert torch.equal(*(second for (second,) in found))

@@ -87,14 +87,6 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
             ("651",),
         ),
     ),
-    "ways": (
-        Listed(
-            "PyTorch's kernel for fake tensors, by which torch.compile captures, gives the result "
-            "other strides than the input, which is transposed: it runs as eager does",
-            "batch_norm returns another strides than Python saw",
-            ("9002.22", "9039.12"),
-        ),
-    ),
 }
 """Listed differences by family."""
 

@@ -55,6 +55,7 @@ from tj_torch.capture.higher_order.subprograms import (
 from tj_torch.capture.inputs import STATIC, input_names, static_inputs
 from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
+    as_given,
     input_value,
     is_record,
     made_subclass,
@@ -203,7 +204,7 @@ class Importer(NodeValues):
                 proxy = self.proxy(self.namer(name), input_value(node, example), node)
             except CannotExpandError as error:
                 raise CaptureError(f"the input {name}: {error}") from error
-            proxy = self.casts.input(proxy, example)
+            proxy = self.casts.input(as_given(proxy, example), example)
             if self.static is not None and i in self.static:
                 proxy = proxy.replace(tags=proxy.tags.add(STATIC))
             guarded = private.guarded_object(example) if isinstance(proxy, OpaqueProxy) else None

@@ -30,6 +30,7 @@ from tj_torch.runtime.subclasses import is_wrapper
 from tj_torch.torch_private.runtime import pytree
 
 __all__ = [
+    "as_given",
     "input_value",
     "is_record",
     "is_variable",
@@ -104,6 +105,16 @@ def input_value(node: torch.fx.Node, example: Any) -> Any:
         return fake
     symbolic = any(isinstance(n, torch.SymInt) for n in (*fake.shape, *_strides(fake)))
     return fake if symbolic else example
+
+
+def as_given(proxy: Proxy, example: Any) -> Proxy:
+    """``proxy`` of an input that needs a gradient if ``example`` does.
+
+    The fake tensor of capture needs one, too, once the program has written a value to it that does.
+    """
+    if isinstance(proxy, TensorProxy) and isinstance(example, torch.Tensor):
+        return proxy.replace(requires_grad=example.requires_grad)
+    return proxy
 
 
 def outdated(
