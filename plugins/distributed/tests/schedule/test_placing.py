@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import pytest
 from tj_distributed.schedule.placing import Limits, placed
 from tj_distributed.schedule.roles import Roles
 from tj_distributed.sequence import described, starts
-from tj_suites.collectives import Program, picture
+from tj_suites.collectives import Program, made_up, picture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,30 +168,6 @@ def test_a_fixed_order_is_kept() -> None:
 
 
 # ------------------------------------------------------------------------------- any program
-
-
-def made_up(seed: int) -> Program:
-    """Calls of all kinds on earlier values."""
-    chance = random.Random(seed)
-    p = Program()
-    values = [p.given() for _ in range(4)]
-    started: list[object] = []
-    for _ in range(chance.randrange(5, 60)):
-        kind = chance.choice("GGRAwwwmmmllllvv!" if chance.random() < 0.3 else "GRAwwmmllv")
-        x, y = chance.choice(values), chance.choice(values)
-        if kind in "GRA":
-            started.append(p.start(kind, x, chance.choice("001")))
-        elif kind == "w" and started:
-            values.append(p.wait(started.pop(chance.randrange(len(started)))))  # type: ignore[arg-type]
-        elif kind == "m":
-            values.append(p.product(x, y))
-        elif kind == "l":
-            values.append(p.light(x, y) if chance.random() < 0.5 else p.light(x))
-        elif kind == "v":
-            values.append(p.view(x))
-        elif kind == "!":
-            p.write(x)
-    return p
 
 
 def collectives(calls: Sequence[BoundSymbol]) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ and the backend starts them together.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from tj_torch.extend import byte_size
 from tj_distributed.schedule.roles import Roles, known
 from tj_distributed.sequence import PREFIX
 
-__all__ = ["bucketed"]
+__all__ = ["bucketed", "delayed"]
 
 _COALESCED = {
     f"{PREFIX}{name}.default": Symbol.parse(f"{PREFIX}{name}_coalesced.default")
@@ -42,6 +43,7 @@ def bucketed(
     last one stood, so that nothing is reduced later than the last gradient of its bucket is there.
     ``fits`` says of a group whether its backend has coalesced operators.
     """
+    calls = delayed(calls) if limit else calls
     roles = Roles(calls)
     found = [b.members for b in _buckets(roles, limit, fits) if len(b.members) > 1]
     places: dict[int, list[BoundSymbol]] = {}
@@ -50,6 +52,35 @@ def bucketed(
         places.update({i: [] for i in members})
         places[members[0 if members[0] in roles.gathers else -1]] = [bucket]
     return [call for i, old in enumerate(calls) for call in places.get(i, [old])]
+
+
+def delayed(calls: Sequence[BoundSymbol]) -> Sequence[BoundSymbol]:
+    """``calls``; what needs a reduction, and is needed only behind another start, comes behind it.
+
+    Gradients of one value by several reductions are added two at a time, the first two before the
+    third reduction starts: each sum would end a bucket.
+    """
+    roles = Roles(calls)
+    limits = sorted(roles.starts | roles.barriers)
+    before: dict[int, list[int]] = {}
+    for i in sorted(roles.reduced - roles.later):
+        user = min(roles.users[i], default=i)
+        between = limits[bisect.bisect(limits, i) : bisect.bisect_left(limits, user)]
+        if between and roles.barriers.isdisjoint(between):
+            before.setdefault(user, []).append(i)
+    if not before:
+        return calls
+    moved, found = {i for others in before.values() for i in others}, list[BoundSymbol]()
+
+    def emit(place: int) -> None:
+        for other in before.get(place, ()):
+            emit(other)
+        found.append(calls[place])
+
+    for i in range(len(calls)):
+        if i not in moved:
+            emit(i)
+    return found
 
 
 def _buckets(roles: Roles, limit: float, fits: Callable[[str], bool]) -> list[_Bucket]:

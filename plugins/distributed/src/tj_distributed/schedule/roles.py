@@ -45,15 +45,16 @@ class Roles:
     ``gathers`` are gathers of what the program is given, which can start at any time before their
     use. ``starts`` are all other starts. ``later`` are calls that only the end of the program, or
     a later call, has to wait for: waits, views of what they return, and what is computed of a
-    reduction for the results alone. ``before`` are the calls that prepare a gather, such as a cast
-    of a shard: they belong to it. ``around`` has for any start all such calls. Nothing crosses
-    ``barriers``.
+    reduction for the results alone. ``reduced`` are waits for starts, and light calls that need
+    what these return. ``before`` are the calls that prepare a gather, such as a cast of a shard:
+    they belong to it. ``around`` has for any start all such calls. Nothing crosses ``barriers``.
     """
 
     calls: Sequence[BoundSymbol]
     gathers: set[int] = field(default_factory=set)
     starts: set[int] = field(default_factory=set)
     later: set[int] = field(default_factory=set)
+    reduced: set[int] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
     around: dict[int, set[int]] = field(default_factory=dict)
     barriers: set[int] = field(default_factory=set)
@@ -128,7 +129,7 @@ class Roles:
         return True
 
     def _later(self) -> set[int]:
-        found, reduced = set[int](), set[int]()
+        found, reduced = set[int](), self.reduced
         for i, call in enumerate(self.calls):
             read = self.reads[i]
             if self.is_wait(i):
