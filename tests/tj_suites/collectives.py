@@ -104,3 +104,14 @@ def made_up(seed: int) -> Program:
         elif kind == "!":
             p.write(x)
     return p
+
+
+def places_in(order: Sequence[BoundSymbol], program: Program) -> list[int]:
+    """The place in ``order`` of each call of ``program``; all are there, after what they read."""
+    assert sorted(map(id, order)) == sorted(map(id, program.calls))
+    known = {p.name for p in program.inputs}
+    for call in order:
+        assert {p.name for p in call.flat_args} <= known, picture(program.calls)
+        known |= {p.name for p in call.flat_outs}
+    place = {id(call): i for i, call in enumerate(order)}
+    return [place[id(call)] for call in program.calls]

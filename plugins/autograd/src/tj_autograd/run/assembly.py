@@ -121,10 +121,10 @@ class Splitting:
 
     def arranged(self, gradients: dict[str, Proxy]) -> dict[str, Proxy]:
         """The ``gradients`` of a segment, in an order in which autograd takes them as in eager."""
-        places = {key: self.leaves.get(key.partition(".")[0]) for key in gradients}
-        leaves = [key for key, place in places.items() if place is not None]
-        others = [key for key, place in places.items() if place is None]
-        leaves.sort(key=places.__getitem__)  # type: ignore[arg-type]
+        named = {key: key.partition(".")[0] for key in gradients}
+        places = {k: self.leaves[name] for k, name in named.items() if name in self.leaves}
+        leaves = sorted(places, key=places.__getitem__)
+        others = [key for key in gradients if key not in places]
         return {key: gradients[key] for key in (*arrange(leaves, bool(others)), *others)}
 
     def noted(self, halves: Halves) -> Halves:

@@ -43,8 +43,10 @@ def bucketed(
     last one stood, so that nothing is reduced later than the last gradient of its bucket is there.
     ``fits`` says of a group whether its backend has coalesced operators.
     """
-    calls = delayed(calls) if limit else calls
     roles = Roles(calls)
+    if limit:
+        roles = delayed(roles)
+        calls = roles.calls
     found = [b.members for b in _buckets(roles, limit, fits) if len(b.members) > 1]
     places: dict[int, list[BoundSymbol]] = {}
     for members in found:
@@ -54,13 +56,12 @@ def bucketed(
     return [call for i, old in enumerate(calls) for call in places.get(i, [old])]
 
 
-def delayed(calls: Sequence[BoundSymbol]) -> Sequence[BoundSymbol]:
-    """``calls``; what needs a reduction, and is needed only behind another start, comes behind it.
+def delayed(roles: Roles) -> Roles:
+    """The calls; what needs a reduction and is needed only behind another start comes behind that.
 
     Gradients of one value by several reductions are added two at a time, the first two before the
     third reduction starts: each sum would end a bucket.
     """
-    roles = Roles(calls)
     limits = sorted(roles.starts | roles.barriers)
     before: dict[int, list[int]] = {}
     for i in sorted(roles.reduced - roles.later):
@@ -69,18 +70,18 @@ def delayed(calls: Sequence[BoundSymbol]) -> Sequence[BoundSymbol]:
         if between and roles.barriers.isdisjoint(between):
             before.setdefault(user, []).append(i)
     if not before:
-        return calls
+        return roles
     moved, found = {i for others in before.values() for i in others}, list[BoundSymbol]()
 
     def emit(place: int) -> None:
         for other in before.get(place, ()):
             emit(other)
-        found.append(calls[place])
+        found.append(roles.calls[place])
 
-    for i in range(len(calls)):
+    for i in range(len(roles.calls)):
         if i not in moved:
             emit(i)
-    return found
+    return Roles(found)
 
 
 def _buckets(roles: Roles, limit: float, fits: Callable[[str], bool]) -> list[_Bucket]:
