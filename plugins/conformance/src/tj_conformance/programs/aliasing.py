@@ -88,6 +88,7 @@ def check(
     create_graph: bool = False,
     ignore: Collection[str] = (),
     lenient: bool = False,
+    other_saved: bool = False,
     seed: int = 11,
 ) -> Report:
     """Run each scene twice through one jitted callable, and compare with eager.
@@ -97,12 +98,12 @@ def check(
     backward pass. ``make`` builds the program once for each side; ``jit`` compiles it.
     ``create_graph`` adds gradients of gradients; ``ignore`` names facts of
     `tj_conformance.oracle.world` that do not count. A ``lenient`` check accepts gradients that
-    eager refuses because a saved tensor was written, and refusals after writes to results, since
-    other tensors are saved. It accepts other rounding, since contributions are added in another
-    order. The comparison ends at the first difference: later ones would only
-    repeat it.
+    eager refuses because a saved tensor was written, and other rounding, since contributions are
+    added in another order. With ``other_saved`` it also accepts refusals after writes to results,
+    and other layouts of gradients of gradients, the first of which determines that of a sum. The
+    comparison ends at the first difference: later ones would only repeat it.
     """
-    run = _Run(create_graph, ignore, lenient, seed)
+    run = _Run(create_graph, ignore, lenient, other_saved, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of either side, a fallback's included: see `fallbacks`
         theirs = _Side(make())
@@ -202,6 +203,7 @@ class _Run:
     create_graph: bool
     ignore: Collection[str]
     lenient: bool
+    other_saved: bool
     seed: int
     differences: list[Difference] = field(default_factory=list)
     raised: list[str | None] = field(default_factory=list)
@@ -281,15 +283,15 @@ class _Run:
                 self.differences.append(Difference(where, f"{got} instead of {expected}"))
         else:
             worlds = look_at(grads=got), look_at(grads=expected)
-            # Whether it adds in place is the autograd engine's own business; the first of the
-            # tensors that are added determines the layout of the sum.
-            ignored = ("_version", *(_LAYOUT if self.lenient else ()), *self.ignore)
+            # Whether it adds in place is the autograd engine's own business.
+            ignored = ("_version", *(_LAYOUT if self.other_saved else ()), *self.ignore)
             self.differences += compare_worlds(*worlds, where, ignored)
         return not self.differences
 
     def write(self, mine: _Side, theirs: _Side, when: str) -> None:
         """Write to each output, as a caller might, then go backward."""
-        self.allowed = ((None, _REFUSED), (_REFUSED, None))
+        if self.other_saved:
+            self.allowed = ((None, _REFUSED), (_REFUSED, None))
         for i, (a, b) in enumerate(zip(mine.outputs(), theirs.outputs(), strict=True)):
             said = f"{when}: after writing to output {i}"
             expected, got = list(_written(b)), list(_written(a))

@@ -133,6 +133,7 @@ def compare(
             create_graph=double,
             ignore=("grad_fn",),
             lenient=True,
+            other_saved=True,
         )
 
     with tolerant(way.tolerance):
