@@ -30,7 +30,7 @@ from tj_autograd.joint.detachment import detached
 from tj_autograd.split.arithmetic import arithmetic, memory
 from tj_autograd.split.budget import fewest_again, may_be_freed
 from tj_autograd.split.kernels import within_kernels
-from tj_autograd.split.partition import DEPTHS, Forward, Terms, storages, unsaved
+from tj_autograd.split.partition import DEPTHS, Choice, Forward, Terms, storages, unsaved
 from tj_autograd.split.peak import peak_bytes
 
 if TYPE_CHECKING:
@@ -206,9 +206,9 @@ class _Splitting:
         terms = Terms(inside=self.inside)
         depths = DEPTHS if self.within is None else DEPTHS[:1]
         # Several depths often choose the same values, and each choice is costly to examine.
-        choices = dict.fromkeys(self.choose(terms, depth) for depth in depths)
+        choices = dict.fromkeys(map(self.choice(terms).saved, depths))
         if self.inside:
-            choices[self.choose(terms, written=False)] = None
+            choices[self.choice(terms, written=False).saved()] = None
         ways = [self.way(chosen) for chosen in choices]
         limit = min(way.peak for way in ways) * TOLERANCE
         least = min((w for w in ways if w.peak <= limit), key=self.weight)
@@ -228,7 +228,7 @@ class _Splitting:
             if not slow:
                 return
             once |= {max(slow, key=slow.__getitem__)}
-            way = self.way(self.choose(terms, once=once))
+            way = self.way(self.choice(terms, once=once).saved())
             yield way
 
     def bytes(self, way: _Way) -> int:
@@ -267,12 +267,12 @@ class _Splitting:
         """Find the way within the budget that recomputes the fewest expensive calls."""
         if self.within is not None:  # the forward is made: it saves these, and all may run again
             free = frozenset(c.label for c in self.ahead if may_be_freed(c, self.costs))
-            return self.way(self.choose(Terms(free, tight=True)))
+            return self.way(self.choice(Terms(free, tight=True)).saved())
         default = self.best()
         limit = self.budget * self.made(default)
 
         def freed(free: frozenset[str]) -> _Way:
-            return self.way(self.choose(Terms(free, tight=True)))
+            return self.way(self.choice(Terms(free, tight=True)).saved())
 
         if self.made(default) <= limit:
             return default
@@ -283,14 +283,10 @@ class _Splitting:
         mine = {p.name for p in self.inputs}
         return sum(byte_size(p) for p in self.kept(way) if p.name not in mine)
 
-    def choose(
-        self,
-        terms: Terms,
-        depth: int | None = None,
-        written: bool = True,
-        once: frozenset[Symbol] = frozenset(),
-    ) -> frozenset[str]:
-        """Choose the values to save by a minimum cut, and return their names.
+    def choice(
+        self, terms: Terms, written: bool = True, once: frozenset[Symbol] = frozenset()
+    ) -> Choice:
+        """Make the choice of the values to save, by minimum cuts.
 
         Without ``written``, a call whose result is in memory anyway is not recomputed. Where calls
         are fused, such a result lies between two kernels, and its recomputation takes all of the
@@ -305,7 +301,7 @@ class _Splitting:
             said = self.costs.said(call) or unsaved(call)
             return again and (said or call.symbol not in once) and self.costs.cheap(call)
 
-        return self.program.saved(cheap, depth, self.within, terms)
+        return self.program.choice(cheap, self.within, terms)
 
     @cached_property
     def program(self) -> Forward:

@@ -28,7 +28,7 @@ from tj_torch.internal import OVERWRITTEN
 from tj_autograd.joint.repeatable import Repeats, together
 from tj_autograd.split.mincut import INFINITE, Network, Solved
 
-__all__ = ["DEPTHS", "Cheap", "Forward", "Terms", "storages", "unsaved"]
+__all__ = ["DEPTHS", "Cheap", "Choice", "Forward", "Terms", "storages", "unsaved"]
 
 Cheap = Callable[[BoundSymbol], bool]
 """Tests if a call is cheap to recompute."""
@@ -146,29 +146,53 @@ class Forward:
 
         :raises TagError: if tags forbid every way to provide a needed value.
         """
-        network = Network(self.solved)
-        return _Choice(self, cheap, depth, within, terms, network).saved()
+        return self.choice(cheap, within, terms).saved(depth)
+
+    def choice(
+        self, cheap: Cheap, within: frozenset[str] | None = None, terms: Terms = Terms()
+    ) -> Choice:
+        """Make the choices of `saved` for several depths, which share their costs."""
+        return Choice(self, cheap, within, terms)
 
 
 @dataclass
-class _Choice:
-    """One flow network: an edge for each wanted value, and edges from the source to fixed ones."""
+class Choice:
+    """Flow networks of several depths: an edge for each wanted value, and edges from the source to
+    fixed ones.
+    """
 
     program: Forward
     cheap: Cheap
-    depth: int | None
     within: frozenset[str] | None
     terms: Terms
-    network: Network
+    found: dict[frozenset[str], frozenset[str]] = field(default_factory=dict)
+    """Chosen names by the values that are fixed, which is all that depths decide."""
+    again: dict[int, bool] = field(default_factory=dict)
+    """Answers of `may_run_again` by the identity of a call, which the program keeps."""
 
-    def saved(self) -> frozenset[str]:
-        program, network = self.program, self.network
+    def saved(self, depth: int | None = None) -> frozenset[str]:
+        """Choose as `Forward.saved` does."""
+        maker = self.program.maker
+        values = self.program.wanted.items()
+        fixed = frozenset(n for n, p in values if self.is_fixed(p, maker.get(n), depth))
+        if fixed not in self.found:
+            self.found[fixed] = self.cut(fixed)
+        return self.found[fixed]
+
+    @cached_property
+    def capacities(self) -> Mapping[str, int]:
+        """Cost of saving each wanted value."""
+        maker = self.program.maker
+        return {n: self.capacity(p, maker.get(n)) for n, p in self.program.wanted.items()}
+
+    def cut(self, fixed: frozenset[str]) -> frozenset[str]:
+        """Choose the names if the values in ``fixed`` are not recomputed."""
+        program, network = self.program, Network(self.program.solved)
         wanted, maker = program.wanted, program.maker
-        fixed = {name for name, p in wanted.items() if self.is_fixed(p, maker.get(name))}
-        for name, p in wanted.items():
+        for name in wanted:
             call = maker.get(name)
             start = "source" if name in fixed else ("in", name)
-            network.edge(start, ("out", name), self.capacity(p, call))
+            network.edge(start, ("out", name), self.capacities[name])
             if name in program.needed:
                 network.edge(("out", name), "sink", INFINITE)
             if name not in fixed and call is not None:
@@ -184,16 +208,17 @@ class _Choice:
         reached = (name for name in wanted if name in fixed or ("in", name) in side)
         return frozenset(name for name in reached if ("out", name) not in side)
 
-    def is_fixed(self, p: Proxy, call: BoundSymbol | None) -> bool:
-        """Check that ``p`` is not recomputed in this network."""
+    def is_fixed(self, p: Proxy, call: BoundSymbol | None, depth: int | None) -> bool:
+        """Check that ``p`` is not recomputed within ``depth``."""
         return (
             call is None
             or "SAVE" in p.tags
-            or self.too_deep(call, self.program.distances[p.name])
+            or self.too_deep(call, self.program.distances[p.name], depth)
             or not self.may_run_again(call)
         )
 
     def capacity(self, p: Proxy, call: BoundSymbol | None) -> int:
+        """Cost of saving ``p``; infinite if it may not be saved."""
         possible = self.within is None or p.name in self.within
         return self.cost(p, call) if possible else INFINITE
 
@@ -214,8 +239,9 @@ class _Choice:
             return 1
         return 2 * cost if p.name in self.terms.inside else cost
 
-    def too_deep(self, call: BoundSymbol, distance: int) -> bool:
-        if self.depth is None or distance <= self.depth or unsaved(call):
+    def too_deep(self, call: BoundSymbol, distance: int, depth: int | None) -> bool:
+        """Check that ``call`` is too far from what the backward reads to run again."""
+        if depth is None or distance <= depth or unsaved(call):
             return False
         # A view moves no data, so that it costs nothing to make it again.
         return not makes_views(call) and not self.asked(call)
@@ -233,6 +259,12 @@ class _Choice:
         return any(_tagged(c, *AGAIN) for c in (self.program.unit(call) or (call,)))
 
     def may_run_again(self, call: BoundSymbol) -> bool:
+        """Check that ``call``, and what runs with it, may run again."""
+        if id(call) not in self.again:
+            self.again[id(call)] = self._may_run_again(call)
+        return self.again[id(call)]
+
+    def _may_run_again(self, call: BoundSymbol) -> bool:
         unit = self.program.unit(call)
         if not unit or any(c.label in self.program.once for c in unit):
             return False

@@ -157,6 +157,15 @@ def global_called_as_dynamo_calls_its_own(x):
     return checkpoint(lambda y: y.sin() * wrap_body_0, x, use_reentrant=False) + wrap_body_0
 
 
+@known("Dynamo, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def defaults_that_a_function_gets(x):
+    def scaled(y, by=1):
+        return y * by
+
+    scaled.__defaults__ = (5,)
+    return scaled(x)
+
+
 # --------------------------------------------------------------------------- regions
 
 

@@ -6,6 +6,7 @@ Dynamo sets attributes after the graph has run, outside of the program's handler
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +41,8 @@ def _looking(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def call(self: Any, tx: Any, obj: Any, attribute: Any, *value: Any) -> Any:
             if not value and not _is_new(obj):
                 stop(f"an attribute of {_kind(obj)} is deleted")
+            if _is_function(obj) and not _fits_function(_name(attribute), *value):
+                stop(f"{name} changes the {_name(attribute)} of a function")
             if _refuses(obj, f"__{name}__", attribute, *value):
                 stop(f"{name} of {_kind(obj)} is the program's own")
             return original(self, tx, obj, attribute, *value)
@@ -81,6 +84,25 @@ def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> b
         usual: tuple[Any, ...] = (object.__delattr__, torch.nn.Module.__delattr__)
         return type(variable.value).__delattr__ not in usual
     return False
+
+
+def _is_function(variable: Any) -> bool:
+    return issubclass(variable.python_type(), FunctionType)
+
+
+def _fits_function(name: Any, value: Any = None) -> bool:
+    """Test if a function certainly accepts ``value`` as its attribute ``name``; None deletes it.
+
+    PyTorch 2.14 keeps all attributes of a function in its dict, of which Python checks some, and a
+    call reads others.
+    """
+    if name not in vars(FunctionType) or name == "__module__":
+        return True
+    if name == "__doc__":
+        return value is not None
+    kinds = {"__name__": str, "__qualname__": str, "__annotations__": dict}
+    kind = kinds.get(name)
+    return value is not None and kind is not None and issubclass(value.python_type(), kind)
 
 
 def _has_room(variable: Any, name: Any) -> bool:
