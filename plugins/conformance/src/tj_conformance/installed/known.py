@@ -63,11 +63,6 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
             "raises RuntimeError instead of None",
             ("9037.71", "9037.72"),
         ),
-        Listed(
-            "PyTorch's kernel for fake tensors gives the one element of `rand_like` another stride",
-            "strides (1,) instead of (2,)",
-            ("9037.79", "9037.80", "9037.81"),
-        ),
     ),
     "op_db bfloat16": (
         Listed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -174,6 +174,58 @@ def test_elementwise_operations_on_dimensions_of_size_one(name: str) -> None:
             fakes = mode.from_tensor(x), mode.from_tensor(y)
             got = found(*fakes)
         assert got.stride() == found(x, y).stride(), (x.shape, x.stride(), y.stride())
+
+
+def copied(count: int, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Tensors as `strided` makes them, of which some have gaps, overlap or are empty."""
+    draw = random.Random(1)
+    for _ in range(count):
+        x = strided(draw)
+        sizes = [draw.choice([n, n, n, 1, 0]) for n in x.shape]
+        strides = [t * draw.choice([1, 1, 2, 0]) for t in x.stride()]
+        needed = 1 + sum((n - 1) * t for n, t in zip(sizes, strides, strict=True) if n)
+        yield torch.arange(max(needed, 1)).to(dtype).as_strided(sizes, strides)
+
+
+COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a cast to float32": lambda x: x.to(torch.float32, copy=True),
+    "a cast to float64": torch.Tensor.double,
+    "a cast to bool": torch.Tensor.bool,
+    "a cast in a memory format": lambda x: x.to(
+        torch.float16, memory_format=torch.contiguous_format
+    ),
+    "clone": torch.clone,
+    "empty_like": torch.empty_like,
+    "zeros_like": torch.zeros_like,
+    "ones_like": lambda x: torch.ones_like(x, dtype=torch.int64),
+    "full_like": lambda x: torch.full_like(x, 3),
+    "rand_like": lambda x: torch.rand_like(x, dtype=torch.float32),
+    "randn_like": lambda x: torch.randn_like(x, dtype=torch.float64),
+    "randint_like": lambda x: torch.randint_like(x, 5),
+    "randint_like from a number": lambda x: torch.randint_like(x, 2, 5),
+    "zeros_like in a memory format": lambda x: torch.zeros_like(
+        x, memory_format=torch.contiguous_format
+    ),
+    "flip": lambda x: x.flip(tuple(range(x.ndim))),
+    "where of two types": lambda x: torch.where(x > 0, x, x.float()),
+    "where of a bool": lambda x: torch.where(x > 0, x > 1, x.double()),
+    "layer_norm": lambda x: F.layer_norm(x.double(), x.shape[-1:] or (1,)),
+}
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_and_what_is_made_alike(name: str, dtype: torch.dtype) -> None:
+    run, found = COPIES[name], 0
+    for x in copied(60, dtype):
+        if name == "layer_norm" and (x.ndim == 0 or not x.numel()):
+            continue
+        found += 1
+        with fake_mode() as mode:
+            strides = run(mode.from_tensor(x)).stride()
+        assert strides == run(x).stride(), (x.shape, x.stride())
+    assert found > 20
 
 
 def test_strides_that_the_program_reads() -> None:

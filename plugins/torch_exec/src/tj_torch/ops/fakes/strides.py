@@ -49,7 +49,7 @@ def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any
     if func in _SECOND:
         return _with_second(result, _SECOND[func](func, args, result[1]))
     first = result[0] if isinstance(result, tuple) else result
-    if first is None:  # a gradient that nobody asked for
+    if first is None or first is NotImplemented:  # a gradient that nobody asked for; a mode's word
         return result
     if func in _ALWAYS:
         strides = _ALWAYS[func](func, args, first, **kwargs)
@@ -199,6 +199,35 @@ def _of_loss(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs
     return tuple(result.stride() if _order(source) is None else source.stride())
 
 
+def _of_new(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """Keep the strides of a dense argument, the order of another one's, as `empty_like` does."""
+    source = args[0]
+    asked = kwargs.get("memory_format") not in (None, torch.preserve_format)
+    if asked or not _is_plain(source):
+        return tuple(result.stride())
+    if private.is_dense(_meta(source)):
+        return tuple(source.stride())
+    return _filled(source.shape, _ordered(source))
+
+
+def _ordered(tensor: torch.Tensor) -> list[int]:
+    """The dimensions from the innermost to the outermost, as `infer_dense_strides` sorts them."""
+    order = list(range(tensor.ndim))[::-1]
+    for last in range(1, tensor.ndim):
+        place = last
+        for before in range(last)[::-1]:
+            inner, outer = order[before], order[place]
+            if 0 in (tensor.stride(inner), tensor.stride(outer)):
+                continue  # nothing tells which of them is inside
+            strides = tensor.stride(inner) - tensor.stride(outer)
+            if strides < 0:
+                break
+            if strides > 0 or tensor.shape[inner] > tensor.shape[outer]:
+                order[before], order[place] = outer, inner
+                place = before
+    return order
+
+
 def _of_empty(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """Keep the strides of a dense argument, unless another memory format is asked for."""
     source = args[0]
@@ -223,15 +252,23 @@ def _of_pointwise(
     if func is aten.threshold_backward.default:
         given.reverse()  # as its kernel has them
     metas = [torch.empty_strided(a.shape, a.stride(), device="meta") for a in given]
-    if result.is_floating_point() and func is not aten.where.self:
-        # Integers are cast first, to tensors without gaps.
-        gaps = [
-            not (a.is_floating_point() or private.is_dense(m))
+    if func is aten.where.self or result.is_floating_point():
+        # What is cast first has no gaps: integers, and of `where` the other data type.
+        metas = [
+            _meta(a).new_empty_strided(a.shape, _filled(a.shape, _ordered(a)))
+            if _is_cast(func, args, a, result) and not private.is_dense(m)
+            else m
             for a, m in zip(given, metas, strict=True)
         ]
-        metas = [torch.empty_like(m) if gap else m for m, gap in zip(metas, gaps, strict=True)]
     strides = _of_alike(metas, result.shape)
     return tuple(_LIKE[len(given)](*metas).stride()) if strides is None else strides
+
+
+def _is_cast(func: Any, args: tuple[Any, ...], operand: torch.Tensor, result: torch.Tensor) -> bool:
+    """Test for an operand that the kernel casts before it computes."""
+    if func is aten.where.self:
+        return operand is not args[0] and operand.dtype != result.dtype
+    return not operand.is_floating_point()
 
 
 _LIKE: dict[int, Callable[..., torch.Tensor]] = {1: torch.neg, 2: torch.add, 3: torch.addcmul}
@@ -328,7 +365,21 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.native_group_norm.default: _of_first,
     **dict.fromkeys(
         (
+            torch.ops.aten._to_copy.default,
             aten.empty_like.default,
+            aten.flip.default,
+            aten.full_like.default,
+            aten.ones_like.default,
+            aten.rand_like.default,
+            aten.randint_like.default,
+            aten.randint_like.low_dtype,
+            aten.randn_like.default,
+            aten.zeros_like.default,
+        ),
+        _of_new,
+    ),
+    **dict.fromkeys(
+        (
             aten.clone.default,
             aten.deg2rad.default,
             aten.hardtanh.default,
@@ -392,6 +443,7 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.huber_loss_backward.default: _contiguous,
     aten.mse_loss_backward.default: _contiguous,
     aten.smooth_l1_loss_backward.default: _contiguous,
+    aten.native_layer_norm.default: _contiguous,
     aten.normal.Tensor_Tensor: _contiguous,
     aten.hardswish_backward.default: _of_two,
     aten.hardtanh_backward.default: _of_two,
