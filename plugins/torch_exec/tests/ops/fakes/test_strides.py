@@ -127,6 +127,14 @@ def test_unpooling_keeps_a_memory_format(count: int, symbols: bool) -> None:
     assert tuple(map(int, found.stride())) == F.max_unpool2d(pooled, index, 2).stride()
 
 
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_shuffled_channels_keep_a_memory_format(layout: torch.memory_format) -> None:
+    x = torch.randn(2, 6, 3, 4).contiguous(memory_format=layout)
+    with fake_mode() as mode:
+        found = F.channel_shuffle(mode.from_tensor(x), 2)
+    assert found.stride() == F.channel_shuffle(x, 2).stride()
+
+
 POINTWISE = {
     "number": lambda x: x / 2.0,
     "comparison": lambda x: x > 0,
@@ -206,6 +214,7 @@ COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "zeros_like in a memory format": lambda x: torch.zeros_like(
         x, memory_format=torch.contiguous_format
     ),
+    "index_fill": lambda x: x.index_fill(-1, torch.zeros(0, dtype=torch.int64), 3),
     "flip": lambda x: x.flip(tuple(range(x.ndim))),
     "where of two types": lambda x: torch.where(x > 0, x, x.float()),
     "where of a bool": lambda x: torch.where(x > 0, x > 1, x.double()),

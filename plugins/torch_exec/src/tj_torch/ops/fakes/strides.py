@@ -424,6 +424,7 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.batch_norm_backward.default: _of_input,
     aten.native_batch_norm_backward.default: _of_input,
     aten.reflection_pad2d.default: _of_first,
+    aten.channel_shuffle.default: _of_first,
     aten.max_unpool2d.default: _of_first,
     aten.replication_pad2d.default: _of_first,
     aten.reflection_pad3d.default: _of_first,
@@ -455,6 +456,8 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.special_xlog1py.default: _of_two,
     aten.xlogy.Tensor: _of_two,
     aten.pow.Scalar: _contiguous,
+    aten.index_fill.int_Scalar: _of_new,
+    aten.index_fill.int_Tensor: _of_new,
 }
 """As `_FIRST`, for operators whose results may differ in all dimensions."""
 
