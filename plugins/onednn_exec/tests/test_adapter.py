@@ -9,12 +9,15 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 X, W, B = torch.randn(5, 7), torch.randn(3, 7), torch.randn(3)
 STACK = torch.randn(2, 5, 7), torch.randn(2, 7, 3), torch.randn(2, 5, 3)
+GAPS = torch.randn(3, 20)[:, :7]
 
 KERNELS = {
     "linear": (kernels.linear, torch.nn.functional.linear, (X, W, B)),
     "linear without a bias": (kernels.linear, torch.nn.functional.linear, (X, W)),
     "linear of rows in rows": (kernels.linear, torch.nn.functional.linear, (STACK[0], W, B)),
+    "linear of a part of each row": (kernels.linear, torch.nn.functional.linear, (X, GAPS)),
     "mm": (kernels.mm, torch.mm, (X, W.t())),
+    "mm of a part of each row": (kernels.mm, torch.mm, (X.t(), torch.randn(5, 9)[:, :3])),
     "mm of transposed": (kernels.mm, torch.mm, (X.t(), torch.randn(3, 5).t())),
     "mm of expanded": (kernels.mm, torch.mm, (torch.randn(1, 1).expand(4, 7), W.t())),
     "addmm, a row": (kernels.addmm, torch.addmm, (B, X, W.t())),
@@ -34,6 +37,26 @@ def test_kernels_compute_what_they_stand_for(name: str) -> None:
     with mode:
         fake = mine(*map(mode.from_tensor, args))
     assert (fake.shape, fake.stride()) == (expected.shape, expected.stride()), "it can be traced"
+
+
+@pytest.mark.parametrize(
+    ("weight", "copied"),
+    [
+        (W, False),
+        (torch.randn(7, 3).t(), False),
+        (GAPS, True),
+        (torch.randn(7, 9)[:, :3].t(), True),
+    ],
+    ids=["rows", "columns", "rows with gaps", "columns with gaps"],
+)
+def test_weights_with_gaps_are_copied(
+    weight: torch.Tensor, copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[torch.Tensor] = []
+    monkeypatch.setattr(kernels, "LINEAR", lambda x, w, *rest: given.append(w))
+    kernels.linear(X, weight)
+    assert (given[0] is not weight) is copied
+    assert given[0].is_contiguous() or given[0].t().is_contiguous()
 
 
 def test_a_convolution_of_images() -> None:

@@ -70,10 +70,17 @@ def test_long_runs_are_few_and_short_ones_many() -> None:
         clock = Clock()
         compare(clock.run(seconds), clock.run(seconds), clock)
         counts.append(clock.runs)
-    assert counts[0] > 100 > counts[1] > counts[2] == 9
+    assert counts[0] > 100 > counts[1] > counts[2] == 10
 
 
 def test_long_runs_that_disagree_are_not_repeated_for_long() -> None:
     clock, factor = Clock(), iter(range(1, 100))
     assert not compare(clock.run(1.0), lambda: clock.run(next(factor))(), clock).stable
-    assert clock.runs == 9
+    assert clock.runs == 10
+
+
+def test_what_takes_many_times_as_long_runs_once() -> None:
+    clock = Clock()
+    times = compare(clock.run(0.01), clock.run(30.0), clock)
+    assert times == Times(pytest.approx(0.01), pytest.approx(30.0))
+    assert clock.runs == 2

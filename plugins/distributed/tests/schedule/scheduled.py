@@ -64,6 +64,26 @@ def reduced(fuse: bool, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def transposed() -> dict[str, Any]:
+    """Two reductions, of which one is of a transposed matrix, in eager and jitted."""
+    config = {"distributed": {"bucket_mb": 1.0}, "check": 2, "strict": True}
+    plugins, group = ["torch", "autograd", "distributed"], distributed.group.WORLD.group_name
+    torch.manual_seed(distributed.get_rank())
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+
+    def sums(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = (functional.all_reduce(v, "sum", group) for v in (x * 2, y, y.sin().t()))
+        return tuple(v + 1 for v in found)
+
+    run = tj.jit(sums, session=tj.Session(plugins, overrides=config))
+    return {
+        "eager": sums(x, y),
+        "jitted": run(x, y),
+        "drawn": drawn(tj.last_trace(run)),
+        "fallbacks": [str(f.reason) for f in tj.stats(run).fallbacks],
+    }
+
+
 def under_way() -> dict[str, Any]:
     """Gathers of all kinds of tensors, in eager and jitted, and the operators that gloo runs."""
     rank, world = distributed.get_rank(), distributed.group.WORLD

@@ -68,6 +68,13 @@ def test_buckets_of_reductions_start_with_their_last_gradient(ranks: Ranks) -> N
     ]  # fmt: skip
 
 
+def test_a_transposed_value_is_reduced_alone(ranks: Ranks) -> None:
+    """The coalesced operator would return it in other strides, says its fake kernel."""
+    one, other = run(ranks, SCHEDULED, "transposed")
+    assert one["drawn"] == other["drawn"]
+    assert one["drawn"].count("A") == 2
+
+
 SLOW: dict[str, float] = {"bucket_mb": 0.0, "network_gbs": 1e-6}
 FREE: dict[str, float] = {"bucket_mb": 0.0, "network_gbs": 1e9, "latency_us": 0.0}
 

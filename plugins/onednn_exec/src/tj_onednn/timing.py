@@ -23,6 +23,9 @@ SAMPLE = 30e-6
 LONG = 0.05
 """Seconds of a run above which a block has two samples: so long a run is disturbed little."""
 
+HOPELESS = 10
+"""Ratio of the times of single runs from which, if they are `LONG`, nothing more is measured."""
+
 LIMIT = 2.0
 """Seconds that a comparison may take, unless two blocks alone take more."""
 
@@ -46,7 +49,9 @@ class Times:
 
 def compare(theirs: Run, mine: Run, clock: Clock = time.perf_counter) -> Times:
     """Time both functions by ``clock``; each must have run before."""
-    first = _sample(theirs, 1, clock)
+    first, second = _sample(theirs, 1, clock), _sample(mine, 1, clock)
+    if second > max(LONG, HOPELESS * first):
+        return Times(first, second)
     number = max(1, round(SAMPLE / first))
     rounds = 2 if first > LONG else ROUNDS
 
@@ -55,7 +60,7 @@ def compare(theirs: Run, mine: Run, clock: Clock = time.perf_counter) -> Times:
                  for _ in range(rounds)]  # fmt: skip
         return min(a for a, _ in pairs), min(b for _, b in pairs)
 
-    spent = 2 * first * number * rounds
+    spent = (first + second) * number * rounds
     return compared(block, min(BLOCKS, max(2, round(LIMIT / spent))))
 
 

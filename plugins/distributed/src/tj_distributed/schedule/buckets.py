@@ -19,6 +19,8 @@ from tj_distributed.sequence import PREFIX
 
 __all__ = ["bucketed", "delayed"]
 
+_ALL_REDUCE = f"{PREFIX}all_reduce.default"
+
 _COALESCED = {
     f"{PREFIX}{name}.default": Symbol.parse(f"{PREFIX}{name}_coalesced.default")
     for name in ("all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor")
@@ -120,8 +122,12 @@ def _needed(roles: Roles) -> dict[int, int]:
 
 
 def _size(call: BoundSymbol) -> int | None:
-    """Bytes of the larger side of a collective; None if a size is a symbol."""
+    """Bytes of the larger side of a collective; None if it has to stay alone."""
     if not all(known(p) for p in (*call.flat_args, *call.flat_outs)):
+        return None
+    operand, result = call.args[0], call.outputs
+    if call.symbol.qualname == _ALL_REDUCE and operand.strides != result.strides:
+        # PyTorch's fake kernel of the coalesced operator says the operand's strides (2.10 to 2.15).
         return None
     sizes = (sum(map(byte_size, side)) for side in (call.flat_args, call.flat_outs))
     return max(sizes)
