@@ -36,6 +36,14 @@ def a_nested_argument_is_written(x: Any) -> Any:
     return y * x
 
 
+@CASES(X, G)
+def a_write_brings_the_gradient(x: Any, y: Any) -> Any:
+    z = -x
+    before = z * 2
+    z.add_(y)
+    return before, z.sin()
+
+
 @CASES(one(Counted, 3, 4), lambda: Labeled(torch.ones(3), "a"))
 def contexts_stay_where_it_is_written(x: Any, y: Any) -> Any:
     x.add_(1)

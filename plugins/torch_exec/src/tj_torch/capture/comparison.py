@@ -36,33 +36,35 @@ class Comparison:
 
     Fake tensors keep no history: for a tensor that a later call resizes in place, capture has only
     the last shape. So calls are noted first, and compared when all are known. ``resized`` are the
-    fakes that a call may have resized, by id.
+    fakes that a call may have resized, by id, and ``written`` those that one may have written,
+    which may require a gradient since then.
     """
 
-    noted: list[tuple[BoundSymbol, Any]] = field(default_factory=list)
+    noted: list[tuple[BoundSymbol, torch.fx.Node, Any]] = field(default_factory=list)
     resized: dict[int, Any] = field(default_factory=dict)
+    written: dict[int, Any] = field(default_factory=dict)
 
     def note(self, call: BoundSymbol, node: torch.fx.Node) -> None:
         """Note ``call``, the expansion of ``node``, for comparison, if ``node`` has metadata."""
         if "example_value" in node.meta:
-            self.noted.append((call, node.meta["example_value"]))
+            self.noted.append((call, node, node.meta["example_value"]))
+        if call.effects.mutates:
+            self.written.update((id(value), value) for value in _given(node))
         if call.effects.rebinds:
             self.resizes(node)
 
     def resizes(self, node: torch.fx.Node) -> None:
         """Note that ``node`` may change the shape of its arguments."""
-        for argument in node.all_input_nodes:
-            for value in leaves(argument.meta.get("example_value")):
-                self.resized[id(value)] = value
+        self.resized.update((id(value), value) for value in _given(node))
 
     def check(self, dim: ToDim) -> None:
         """Compare the noted calls; ``dim`` converts a symbolic size to the core's form.
 
         :raises CaptureError: naming the first call that differs, and the two values.
         """
-        for call, seen in self.noted:
+        for call, node, seen in self.noted:
             _check_parts(call, seen)
-            found = next(self._differences(call, seen, dim), None)
+            found = next(self._differences(call, node, seen, dim), None)
             if found is not None:
                 what, mine, other = found
                 raise CaptureError(
@@ -70,7 +72,9 @@ class Comparison:
                     source=call.source,
                 )
 
-    def _differences(self, call: BoundSymbol, seen: Any, dim: ToDim) -> Iterator[Fact]:
+    def _differences(
+        self, call: BoundSymbol, node: torch.fx.Node, seen: Any, dim: ToDim
+    ) -> Iterator[Fact]:
         mine = list(leaves(call.outputs))
         theirs = list(leaves(convert.to_core_tree(seen, lambda leaf: leaf)))
         if len(mine) != len(theirs):
@@ -82,7 +86,8 @@ class Comparison:
                     yield fact
             # `True > False`: captured with a gradient, and expanded without.
             lost = isinstance(value, torch.Tensor) and value.requires_grad > made.requires_grad
-            if call.on_subclass and lost:  # it reads a subclass whose inner tensors require grad
+            # It reads a subclass whose inner tensors require grad, unless a later write told it to.
+            if call.on_subclass and lost and (id(value) not in self.written or _reads_parts(node)):
                 yield "requires_grad", False, True
 
     def _facts(self, made: Any, value: Any, dim: ToDim) -> Iterator[Fact]:
@@ -99,6 +104,18 @@ class Comparison:
             number = made.hint if isinstance(made, NumberProxy) else made
             if isinstance(number, int) and isinstance(value, int):
                 yield "number", number, value
+
+
+def _given(node: torch.fx.Node) -> Iterator[Any]:
+    """Values that ``node`` is given, as capture has them."""
+    for argument in node.all_input_nodes:
+        yield from leaves(argument.meta.get("example_value"))
+
+
+def _reads_parts(node: torch.fx.Node) -> bool:
+    """Test for an argument that is a subclass whose inner tensors require a gradient."""
+    tensors = (v for v in _given(node) if isinstance(v, torch.Tensor) and is_wrapper(v))
+    return any(part.requires_grad for v in tensors for part in dense_tensors(v))
 
 
 def check_assumed(sizes: Sizes, graph: torch.fx.Graph) -> None:
