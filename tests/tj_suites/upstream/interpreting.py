@@ -50,7 +50,7 @@ def _running(graph: torch.fx.GraphModule) -> Callable[[list[Any]], list[Any]]:
         args = [x.data if isinstance(x, torch.Tensor) else x for x in box]
         box.clear()
         with torch.no_grad():
-            found = graph(*args)
+            found = graph.forward(*args)  # not its call: that runs hooks on all modules
             # `_to_copy` counts a write to what it returns.
             return [_laid(value, wanted).data for value, wanted in zip(found, strides, strict=True)]
 

@@ -16,7 +16,7 @@ from tj_core.extend import PLAIN_CONTEXT, BoundSymbol, Context, TensorProxy, lea
 
 from tj_torch.ops.context.entering import surroundings
 from tj_torch.ops.facts.operators import op_symbol
-from tj_torch.torch_private import ops as private
+from tj_torch.ops.fakes.modes import decompositions
 from tj_torch.torch_private.runtime import TorchDispatchMode
 
 if TYPE_CHECKING:
@@ -97,6 +97,6 @@ def _observe(run: Run, _: Any) -> tuple[Observed, ...]:
     observer = _Observer()
     with surroundings(run.grad, run.rest):
         run.plainly(autograd=True)
-        with run.mode, private.python_dispatcher(run.decompose), observer:
+        with run.mode, decompositions(run.decompose), observer:
             run.call()
     return tuple(observer.found)

@@ -41,6 +41,7 @@ from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.refused_writes import refused_writes
 from tj_torch.ops.facts.autograd_marks import autograd_marks
 from tj_torch.ops.facts.schema_effects import schema_effects
+from tj_torch.ops.fakes.modes import decompositions
 from tj_torch.ops.sizes.program import Sizes, bare, symbols_in
 from tj_torch.ops.sizes.shape_env import RunSymbols, is_symbolic, plain, symbols_of
 from tj_torch.ops.values.convert import (
@@ -154,7 +155,7 @@ class Run:
         """Enter the layers that a call runs on: functionalization, recorder, fake tensors."""
         with (
             self.mode,
-            private.python_dispatcher(self.decompose),
+            decompositions(self.decompose),
             recorder,
             self.functionalization(),
         ):
@@ -297,7 +298,7 @@ class Run:
         """Run the function on plain fake tensors, to find out if that raises."""
         with surroundings(self.grad, self.rest):
             self.plainly()
-            with self.mode, private.python_dispatcher(self.symbolic is not None):
+            with self.mode, decompositions(self.symbolic is not None):
                 self.call()
 
     # ------------------------------------------------------------------ describing

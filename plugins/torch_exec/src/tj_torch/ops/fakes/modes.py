@@ -17,8 +17,9 @@ import torch
 from tj_torch.ops.fakes.devices import on_their_devices
 from tj_torch.ops.fakes.dtypes import in_their_types
 from tj_torch.ops.fakes.strides import corrected, may_differ
+from tj_torch.torch_private import ops as private
 
-__all__ = ["corrected_fake_kernels", "fake_mode", "forget_results"]
+__all__ = ["corrected_fake_kernels", "decompositions", "fake_mode", "forget_results"]
 
 
 def fake_mode(*, symbolic: bool = False, shapes: Any = None) -> Any:
@@ -51,27 +52,56 @@ def corrected_fake_kernels() -> Iterator[None]:
     from tj_torch.torch_private.shapes import FakeTensorMode
 
     dispatch = mock.patch.object(FakeTensorMode, "dispatch", _corrected(FakeTensorMode.dispatch))
-    with dispatch, _kernels_decide_dropout():
+    with dispatch, _dropouts({}):
         yield
 
 
 @contextlib.contextmanager
-def _kernels_decide_dropout() -> Iterator[None]:
-    """Disable PyTorch's decomposition of dropout inside.
+def decompositions(enabled: bool) -> Iterator[None]:
+    """Use PyTorch's decompositions in Python inside, if ``enabled``, but with kernels' results.
 
-    It copies the input when nothing is dropped, where the kernel returns the input itself.
+    That of dropout copies the input when nothing is dropped; kernels return the input itself.
     """
+    if not enabled:
+        yield
+        return
+    known = _dropout_kernels()
+    with private.python_dispatcher(True), _dropouts({k: _dropping(f) for k, f in known.items()}):
+        yield
+
+
+def _dropping(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    def dropout(x: Any, p: float, train: bool | None) -> Any:
+        return decomposition(x, p, train) if train and p != 0 else x
+
+    return dropout
+
+
+def _dropout_kernels() -> dict[Any, Callable[..., Any]]:
+    """Decompositions of dropout, by dispatch key."""
     from tj_torch.torch_private.eager import DispatchKey
 
-    operator = torch.ops.aten.dropout.default
+    known = torch.ops.aten.dropout.default.py_kernels
     keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
-    kept = {k: operator.py_kernels.pop(k) for k in keys if k in operator.py_kernels}
-    operator._dispatch_cache.clear()
+    return {key: known[key] for key in keys if key in known}
+
+
+@contextlib.contextmanager
+def _dropouts(kernels: dict[Any, Callable[..., Any]]) -> Iterator[None]:
+    """Put ``kernels`` in the place of PyTorch's decompositions of dropout."""
+    operator, kept = torch.ops.aten.dropout.default, _dropout_kernels()
+
+    def put(old: dict[Any, Callable[..., Any]], new: dict[Any, Callable[..., Any]]) -> None:
+        for key in old:
+            del operator.py_kernels[key]
+        operator.py_kernels.update(new)
+        operator._dispatch_cache.clear()
+
+    put(kept, kernels)
     try:
         yield
     finally:
-        operator.py_kernels.update(kept)
-        operator._dispatch_cache.clear()
+        put(kernels, kept)
 
 
 def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
