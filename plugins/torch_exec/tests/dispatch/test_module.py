@@ -15,6 +15,11 @@ import torch
 import torch.nn.functional as F
 from tj_conformance.oracle.compare import assert_equal
 from torch import nn
+from torch.nn.utils.parametrize import (
+    is_parametrized,
+    register_parametrization,
+    remove_parametrizations,
+)
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -394,3 +399,64 @@ def test_a_tracer_finds_jitted_children_in_the_model(child: Any) -> None:
     targets = [[(node.op, node.target) for node in g.graph.nodes] for g in (mine, theirs)]
     assert targets[0] == targets[1]
     assert_equal(mine(X), theirs(X))
+
+
+class Doubled(nn.Module):
+    """A parametrization."""
+
+    def forward(self, w: torch.Tensor) -> torch.Tensor:
+        return w * 2
+
+    def right_inverse(self, w: torch.Tensor) -> torch.Tensor:
+        return w / 2
+
+
+class Halved(nn.Linear):
+    """Class that a layer may get, with a member that it did not have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) / 2
+
+    def helper(self) -> str:
+        return "helped"
+
+
+@pytest.mark.parametrize("through", ["the module", "the jitted module"])
+def test_a_parametrization(through: str) -> None:
+    module = nn.Linear(3, 3)
+    jitted = tj.jit(module)
+    jitted(X)
+    changed = module if through == "the module" else jitted
+    register_parametrization(changed, "weight", Doubled())
+    assert_equal(jitted(X), module(X))
+    assert_equal(jitted.weight, module.weight)
+    assert is_parametrized(jitted)
+    assert isinstance(jitted, type(module))
+    remove_parametrizations(changed, "weight")
+    assert type(module) is nn.Linear
+    assert_equal(jitted(X), module(X))
+    assert_equal(jitted.weight, module.weight)
+
+
+def test_another_class() -> None:
+    module = nn.Linear(3, 3)
+    jitted = tj.jit(module)
+    before = jitted(X)
+    jitted.__class__ = Halved
+    assert type(module) is Halved
+    assert jitted.helper() == "helped"
+    assert_equal(jitted(X), before / 2)
+    assert_equal(copy.deepcopy(jitted)(X), before / 2)
+    module.__class__ = nn.Linear
+    assert_equal(jitted(X), before)
+    assert jitted.__class__ is nn.Linear
+
+
+def test_a_parametrized_child(net: Net) -> None:
+    net.first = tj.jit(net.first)
+    net(X)
+    expected = copy.deepcopy(net)
+    for each in (net, expected):
+        register_parametrization(each.first, "weight", Doubled())
+    assert_equal(net(X), expected(X))
+    assert [*net.state_dict()] == [*expected.state_dict()]

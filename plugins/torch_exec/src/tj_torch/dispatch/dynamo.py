@@ -223,6 +223,7 @@ class DynamoPrograms:
         :raises Exception: one of ``failures``; a `ChangedError` beside the program.
         """
         jitted, compiler = dispatcher.jitted, dispatcher.compiler
+        jitted.original()  # a jitted module takes the class that its module has now
         with jitted.stats.timing("capture"):
             captured = dynamo.capture(
                 self.root,

@@ -43,6 +43,21 @@ class JittedModule:
         return self._tj_call(*args, **kwargs)
 
     @property
+    def __class__(self) -> type:
+        """The class of the module, which a parametrization replaces."""
+        module = _module_of(self)
+        return type(self) if module is None else type(module)
+
+    @__class__.setter
+    def __class__(self, cls: type) -> None:
+        module = _module_of(self)
+        if module is None or issubclass(cls, JittedModule):
+            _set_type(self, cls)
+            return
+        module.__class__ = cls
+        _follow(self)
+
+    @property
     def _torchdynamo_orig_callable(self) -> torch.nn.Module:
         """The module that ``torch.compiler.disable`` and ``torch.compile`` take instead."""
         module: torch.nn.Module = self.__tj__.fn
@@ -67,6 +82,29 @@ class JittedModule:
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as the module and the arguments of `tj.jit`; compiled entries stay behind."""
         return _rebuild, (self.__tj__.fn, self.__tj__.arguments)
+
+
+class _WithSlots(JittedModule):
+    """Base with the slots of a jitted module, so that one may get another class, as modules do."""
+
+    __slots__ = ("__dict__", "__tj__", "__weakref__", "_tj_call")
+
+
+def _module_of(wrapper: JittedModule) -> Any:
+    """The module that ``wrapper`` stands for; None for one inside of another jitted module."""
+    module = wrapper.__tj__.fn
+    return module if vars(module) is vars(wrapper) else None
+
+
+def _follow(wrapper: JittedModule) -> None:
+    """Let ``wrapper`` be of the class that its module has now."""
+    module, cls = _module_of(wrapper), type(wrapper)
+    # The class of the user's may derive from that of a jitted module.
+    if module is not None and cls.__dict__.get("_tj_class", type(module)) is not type(module):
+        _set_type(wrapper, _wrapper_type(type(module), cls.__dict__["_tj_members"]))
+
+
+_set_type = object.__dict__["__class__"].__set__
 
 
 def _rebuild(module: torch.nn.Module, arguments: dict[str, Any]) -> Any:
@@ -132,16 +170,21 @@ def _wrapper_type(cls: type, members: Mapping[str, Any]) -> type:
 
     Python's own list of ``cls``'s subclasses, weak references, serves as the cache.
     """
+    shared = _shared_slots(cls)
+    # Python lets only one of the bases have slots.
+    base: type = JittedModule if shared else _WithSlots
+    slots = ("__tj__", "_tj_call") if shared else ()
     known: type
     for known in type.__subclasses__(cls):
         # A class of the user's may be among the subclasses; it has other bases.
-        if known.__dict__.get("_tj_members") == members and known.__bases__ == (JittedModule, cls):
+        if known.__dict__.get("_tj_members") == members and known.__bases__ == (base, cls):
             return known
     body = {
         **members,
-        **_shared_slots(cls),
+        **shared,
+        "_tj_class": cls,
         "_tj_members": members,
-        "__slots__": ("__tj__", "_tj_call"),
+        "__slots__": slots,
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
@@ -149,15 +192,20 @@ def _wrapper_type(cls: type, members: Mapping[str, Any]) -> type:
     if not hasattr(cls, "compile_for"):
         body["compile_for"] = compile_for
     metaclass: Any = type(cls)
-    return metaclass(cls.__name__, (JittedModule, cls), body)  # type: ignore[no-any-return]
+    return metaclass(cls.__name__, (base, cls), body)  # type: ignore[no-any-return]
 
 
 def _original(module: Any, wrapper: Any) -> Callable[[], Callable[..., Any]]:
-    """Function that returns the unjitted ``__call__``, bound to ``wrapper`` while that is alive."""
+    """Function that returns the unjitted ``__call__``, bound to ``wrapper`` while that is alive.
+
+    ``wrapper`` takes the class of ``module``, if that has another one now.
+    """
     reference = weakref.ref(wrapper)
 
     def original() -> Callable[..., Any]:
         live: Any = reference()
+        if live is not None:
+            _follow(live)
         parent: Any = module if live is None else super(JittedModule, live)
         call: Callable[..., Any] = parent.__call__
         return call
