@@ -36,10 +36,19 @@ MayRaise = Callable[[BoundSymbol], bool]
 
 
 def rules() -> RuleTable[MayRaise]:
-    """Rules for `view`, which raises if the strides do not allow the new sizes."""
+    """Rules for `view`, which raises if the strides do not allow the new sizes, and for data types.
+
+    Kernels of norms and losses refuse types of parameters that fake kernels take.
+    """
     table: RuleTable[MayRaise] = RuleTable(MAY_RAISE, rule_type=Callable)
     for name in ("torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"):
         table.set(name, _is_refused_view)
+    for name in ("batch_norm", "group_norm", "instance_norm", "layer_norm"):
+        for place in ("torch", "torch.nn.functional"):
+            table.set(f"{place}.{name}", _mixes_types)
+        table.set(f"aten.{name}.default", _mixes_types)
+    for name in ("cross_entropy", "nll_loss"):
+        table.set(f"torch.nn.functional.{name}", _has_weights_of_other_type)
     return table
 
 
@@ -64,6 +73,21 @@ def cannot_fail(call: BoundSymbol, sizes: Sizes) -> bool:
 def pinned(facts: Expanded) -> Expanded:
     """``facts`` of a call that must neither move nor be decomposed."""
     return replace(facts, effects=replace(facts.effects, ordered=("side_effect",)), body=None)
+
+
+def _mixes_types(call: BoundSymbol) -> bool:
+    types = [p.dtype for p in call.flat_args if isinstance(p, TensorProxy)]
+    low = any(types[0].name == name for name in ("bfloat16", "float16"))
+    # An input in low precision may have parameters and statistics in float32.
+    return {*types[1:]} not in (set(), {types[0]}) and not (
+        low and all(t.name == "float32" for t in types[1:])
+    )
+
+
+def _has_weights_of_other_type(call: BoundSymbol) -> bool:
+    weight = call.args[2] if len(call.args) > 2 else dict(call.kwargs).get("weight")
+    given = next(p for p in call.flat_args if isinstance(p, TensorProxy))
+    return isinstance(weight, TensorProxy) and weight.dtype != given.dtype
 
 
 def _is_refused_view(call: BoundSymbol) -> bool:
