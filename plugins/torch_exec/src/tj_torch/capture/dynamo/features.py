@@ -25,6 +25,7 @@ from tj_torch.capture.dynamo import (
     ordered_dicts,
     outer_probes,
     probes,
+    refused_arguments,
     releases,
     result_caches,
     reused_regions,
@@ -38,6 +39,7 @@ from tj_torch.capture.dynamo.asserts import keep_assertions
 from tj_torch.capture.dynamo.attribute_writes import leave_unassignable
 from tj_torch.capture.dynamo.autograd_functions import exactly
 from tj_torch.capture.dynamo.class_features import CLASSES, names, unnoticed
+from tj_torch.capture.dynamo.descriptors import guard_descriptors
 from tj_torch.capture.dynamo.foundations import FOUNDATIONS, NAMES
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.observations import Observations
@@ -228,6 +230,20 @@ FEATURES: tuple[Correction, ...] = (
         unnoticed(unguarded.correct),
         Needs(names=unguarded.NAMES),
         outer_probes.unguarded,
+    ),
+    Correction.of(
+        "methods as values",
+        "`torch.Tensor.sin` is a value, and another one is another program",
+        unnoticed(guard_descriptors),
+        None,
+        outer_probes.descriptors,
+    ),
+    Correction.of(
+        "refused arguments",
+        "range(2.0) and torch.set_grad_enabled(1) raise a TypeError",
+        unnoticed(refused_arguments.correct),
+        Needs(names=refused_arguments.NAMES),
+        outer_probes.refused,
     ),
     Correction.of(
         "keywords",

@@ -13,6 +13,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
+from tj_torch.capture.dynamo.apart import Apart
 from tj_torch.capture.dynamo.patches import replace_instruction, stop
 from tj_torch.torch_private.replacement import replace
 
@@ -25,8 +26,10 @@ __all__ = ["add_last", "correct"]
 def correct(stack: ExitStack) -> None:
     """Guard identities that a program depends on, until ``stack`` is left."""
     releases.last_guards(stack)
-    _guard_comparisons(stack)
-    _guard_changed_objects(stack)
+    apart = Apart()
+    apart.note_keys(stack)
+    _guard_comparisons(stack, apart)
+    _guard_changed_objects(stack, apart)
     _guard_each_duplicate(stack)
     _guard_classes_of_closures(stack)
 
@@ -34,8 +37,13 @@ def correct(stack: ExitStack) -> None:
 # --------------------------------------------------------------------------- comparisons
 
 
-def _guard_comparisons(stack: ExitStack) -> None:
+def _guard_comparisons(stack: ExitStack, apart: Apart) -> None:
     """Guard results of ``is``, and of ``==`` for objects that compare by identity."""
+
+    def note(left: Any, right: Any) -> None:
+        if left is not right and left.is_tensor() and right.is_tensor():
+            apart.note(left)
+            apart.note(right)
 
     def comparing(original: Callable[..., Any]) -> Callable[..., Any]:
         def instruction(self: Any, inst: Any) -> None:
@@ -44,8 +52,10 @@ def _guard_comparisons(stack: ExitStack) -> None:
                 _leave_unknown(operand)
             original(self, inst)
             if not (_is_one_of_a_kind(left) or _is_one_of_a_kind(right)):
+                left, right = left.realize(), right.realize()
+                note(left, right)
                 # The argument of IS_OP is 1 for `is not`.
-                _compared(left.realize(), right.realize(), self.stack[-1], inst.argval == 0)
+                _compared(left, right, self.stack[-1], inst.argval == 0)
 
         return instruction
 
@@ -78,7 +88,7 @@ def _compared(left: Any, right: Any, answer: Any, sense: bool = True) -> None:
 
     ``answer`` is Dynamo's result; ``sense`` is False for ``is not``.
     """
-    # Dynamo guards which tensors are distinct, and one variable is one object.
+    # Tensors are `Apart`, and one variable is one object.
     if left is right or left.is_tensor() or right.is_tensor():
         return
     kind = _type(left)
@@ -129,13 +139,16 @@ def _type(variable: Any) -> type | None:
 # --------------------------------------------------------------------------- changes
 
 
-def _guard_changed_objects(stack: ExitStack) -> None:
-    """Guard that an object changed by the program is none of its other objects."""
+def _guard_changed_objects(stack: ExitStack, apart: Apart) -> None:
+    """Guard that an object changed by the program is none of its other objects.
+
+    So are objects that it tells ``apart``.
+    """
     from tj_torch.torch_private.dynamo import OutputGraph
 
     def ending(original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_subgraph(self: Any, *args: Any, **kwargs: Any) -> Any:
-            for sources in _kept_apart(self.side_effects):
+            for sources in (*_kept_apart(self.side_effects), *apart.sources(self)):
                 _guard(*sources, _several)
             return original(self, *args, **kwargs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tj_torch.capture.eager_probe import equal_to_eager
 
-__all__ = ["imported", "orders", "regions", "texts", "unguarded"]
+__all__ = ["descriptors", "imported", "orders", "refused", "regions", "texts", "unguarded"]
 
 unguarded = equal_to_eager(
     """
@@ -14,6 +14,32 @@ def f(x, r): return x * sum(r) * g.__annotations__['a']
 """,
     "f(x, range(3))", "f(x, range(1, 5))", "setattr(g, '__annotations__', {'a': 5})",
     "f(x, range(3))",
+)  # fmt: skip
+
+refused = equal_to_eager(
+    """
+x = torch.ones(2)
+def f(x, k):
+    try:
+        for _ in range(k):
+            x = x + 1
+        with torch.set_grad_enabled(k):
+            x = x * 2
+    except TypeError:
+        x = x - 1
+    return x
+""",
+    "f(x, True)", "f(x, 2.0)", "f(x, 1)",
+)  # fmt: skip
+
+descriptors = equal_to_eager(
+    """
+x = torch.ones(2)
+class C: g = torch.Tensor.sin
+c = C()
+def f(x): return C.g(x)
+""",
+    "f(x)", "setattr(C, 'g', torch.Tensor.cos)", "f(x)",
 )  # fmt: skip
 
 imported = equal_to_eager(

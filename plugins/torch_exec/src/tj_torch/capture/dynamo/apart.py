@@ -1,0 +1,72 @@
+"""Guards that tensors and modules which a program tells apart are not one object.
+
+`Module.parameters` and its like leave out what they have seen. Dynamo does not guard that two
+parameters are two, since that is rare and takes time: tied weights would count twice. So it is
+guarded only where a program compares them, or has them in a set or as keys of a dict.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tj_torch.torch_private.replacement import replace
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+__all__ = ["Apart"]
+
+_OF_OPTIMIZERS = ".param_groups["
+"""Part of the sources of parameters that are keys of an optimizer's state, each its own."""
+
+
+class Apart:
+    """The objects that the graph in progress tells apart: their sources, by kind and expression."""
+
+    def __init__(self) -> None:
+        self._output: Callable[[], Any] = lambda: None
+        self._kinds: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+
+    def note(self, variable: Any) -> None:
+        """Note a tensor or a module that the program compares with others of its kind."""
+        from tj_torch.torch_private.dynamo import InstructionTranslator
+
+        if not variable.is_realized() or (source := variable.source) is None:
+            return
+        if not variable.is_tensor() and not _is_module(variable):
+            return
+        name = str(source.name)
+        if _OF_OPTIMIZERS not in name:
+            output = InstructionTranslator.current_tx().output
+            if self._output() is not output:  # another graph, or another attempt at one
+                self._output, self._kinds = weakref.ref(output), ({}, {})
+            self._kinds[variable.is_tensor()][name] = source
+
+    def sources(self, output: Any) -> list[list[Any]]:
+        """Sources that have to read different objects, for the graph of ``output``."""
+        found = self._kinds if self._output() is output else ()
+        return [[*sources.values()] for sources in found if len(sources) > 1]
+
+    def note_keys(self, stack: ExitStack) -> None:
+        """Note keys of dicts and items of sets, until ``stack`` is left."""
+        from tj_torch.torch_private.dynamo import HashableTracker
+
+        def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+            def init(key: Any, *args: Any, **kwargs: Any) -> None:
+                original(key, *args, **kwargs)
+                self.note(key.vt)
+
+            return init
+
+        replace(stack, HashableTracker, "__init__", noting)
+
+
+def _is_module(variable: Any) -> bool:
+    try:
+        return issubclass(variable.python_type(), torch.nn.Module)
+    except NotImplementedError:
+        return False
