@@ -71,8 +71,8 @@ ROOMS = {
     "tj_report": ("memory", "timeline", "data", "page", "command", "plugin"),
     "tj_conformance": (
         "options", "suites", "sampling", "seeds", "output", "chunks", "fuser", "oracle",
-        "programs", "names", "meaning", "databases", "models", "gradients", "ways", "executor",
-        "sweep", "installed", "plugin",
+        "programs", "names", "meaning", "databases", "models", "gradients", "ways", "states",
+        "executor", "sweep", "installed", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, and of large rooms, the lowest first."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FAMILIES", "SEEDS", "SEEN", "Family", "sample", "subjects_of", "whole"]
 
 SEEDS = range(9000, 9040)
-"""Seeds of made-up programs: 250 for each, or 50 of those that differentiate."""
+"""Seeds of made-up programs: 250 for each, or 50 of those that differentiate or change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ FAMILIES: Mapping[str, Family] = {
     "meaning": whole(programs.meaning, 2, 16),
     "orders": _seeded(programs.orders, 6),
     "ways": _seeded(programs.ways, 0),
+    "states": _seeded(programs.states, 0),
     "found": whole(programs.found, 8),
     "own_backwards": whole(programs.own_backwards, 2, 16),
     "models": whole(programs.models, 1, 5),

@@ -21,6 +21,8 @@ from tj_conformance.programs.fuzz import CHUNK
 from tj_conformance.programs.observations import SeenProgram, differences_seen
 from tj_conformance.programs.texts import TextProgram, programs, run_text
 from tj_conformance.seeds import collected, varied
+from tj_conformance.states import texts as of_states
+from tj_conformance.states.running import compare as compare_states
 from tj_conformance.ways import texts as of_ways
 from tj_conformance.ways.running import WAYS
 
@@ -33,6 +35,7 @@ __all__ = [
     "orders",
     "own_backwards",
     "seen",
+    "states",
     "ways",
 ]
 
@@ -123,6 +126,18 @@ def _way(program: of_ways.Program, jit: Jit) -> Iterator[str]:
     report = of_ways.run(program, jit)
     if not report.ok:
         yield f"{report}\n\n{program}"
+
+
+def states(seed: int, count: int = of_states.CHUNK) -> Iterator[Subject]:
+    """Made-up programs whose state changes between calls."""
+    for number in range(seed * count, (seed + 1) * count):
+        run = functools.partial(_states, str(of_states.made(number)))
+        yield Subject("states", str(number), run, breaks=True, copies=True)
+
+
+def _states(text: str, jit: Jit) -> Iterator[str]:
+    for said in compare_states(text, jit):
+        yield f"{said}\n\n{text}"
 
 
 def models() -> Iterator[Subject]:

@@ -17,13 +17,15 @@ class Subject:
     """A program of a family of programs, such as one operation of ``op_db``.
 
     ``run`` jits it, and returns the differences from eager. ``breaks``: the tables of its family
-    give a reason to leave parts of it to eager.
+    give a reason to leave parts of it to eager. ``copies``: so it is for copies that it makes of
+    jitted modules, of which only their warnings are known.
     """
 
     family: str
     name: str
     run: Callable[[Jit], Iterable[str]]
     breaks: bool = False
+    copies: bool = False
 
     @property
     def id(self) -> str:
