@@ -20,7 +20,7 @@ import torch
 if TYPE_CHECKING:
     from tj_torch.torch_private.tables import Probe
 
-__all__ = ["captured_whole", "equal_to_eager", "jitted", "scope_of"]
+__all__ = ["captured_whole", "equal_to_eager", "jitted", "only_breaks", "scope_of"]
 
 # Numbers of modules that are made: `sys.modules` and `linecache` are the process's.
 _serial = itertools.count()
@@ -49,12 +49,25 @@ def equal_to_eager(
 def captured_whole(text: str, call: str) -> None:
     """See that ``call`` of ``f`` is eager's, and that the program is captured as a whole."""
     equal_to_eager(text, call)()
+    reasons = _fallbacks(text, (call,))
+    assert not reasons, reasons[0]
+
+
+def only_breaks(text: str, *calls: str) -> None:
+    """See that ``calls`` of ``f`` are eager's, and that the graph breaks, but no frame is left."""
+    equal_to_eager(text, *calls)()
+    reasons = _fallbacks(text, calls)
+    left = [reason for reason in reasons if not reason.startswith("graph break")]
+    assert reasons and not left, left[0] if left else "the program is captured whole"  # noqa: PT018
+
+
+def _fallbacks(text: str, calls: tuple[str, ...]) -> list[str]:
     with scope_of(text) as scope, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scope["f"] = program = jitted(scope["f"], tj.Session(["torch"]))
-        eval(call, scope)
-        fallbacks = [fallback.reason for fallback in tj.stats(program).fallbacks]
-        assert not fallbacks, fallbacks[0]
+        for call in calls:
+            eval(call, scope)
+        return [fallback.reason for fallback in tj.stats(program).fallbacks]
 
 
 def _outcomes(text: str, calls: tuple[str, ...], session: tj.Session | None) -> list[Any]:

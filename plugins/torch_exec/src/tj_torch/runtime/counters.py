@@ -1,4 +1,8 @@
-"""Version counters of tensors, by which autograd detects writes to saved tensors."""
+"""Version counters of tensors, by which autograd detects writes to saved tensors.
+
+Tensors that are made in inference mode have none. A part of a program with graph breaks runs in
+that mode, too, where it was compiled for calls without gradients.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,14 @@ __all__ = ["bump_version", "set_version", "versioned"]
 
 def bump_version(tensor: torch.Tensor, count: int, /) -> None:
     """Add ``count`` to the version of ``tensor``."""
-    for _ in range(count):
+    for _ in range(0 if tensor.is_inference() else count):
         torch.autograd.graph.increment_version(tensor)
 
 
 def set_version(tensor: torch.Tensor, count: int, /) -> None:
     """Set the version of ``tensor`` to ``count``."""
-    set_version_counter(tensor, count)
+    if not tensor.is_inference():
+        set_version_counter(tensor, count)
 
 
 def versioned(tensor: torch.Tensor, count: int, /) -> torch.Tensor:

@@ -45,6 +45,7 @@ from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.capture.dynamo.patches import leave_frames
 from tj_torch.capture.dynamo.settings import guarding, with_settings
+from tj_torch.capture.dynamo.undecided import leave_undecided
 from tj_torch.capture.lost_features import say_lost
 from tj_torch.ops.fakes.modes import corrected_fake_kernels
 from tj_torch.torch_private import composable, dynamo, texts
@@ -287,6 +288,14 @@ FEATURES: tuple[Correction, ...] = (
         unnoticed(symbols.correct_operators),
         None,
         probes.operators,
+    ),
+    Correction(
+        "undecided numbers",
+        "the graph breaks where Python decides on a number that depends on data",
+        "programs that decide on sizes of data run as they are",
+        apply=unnoticed(leave_undecided),
+        probe=outer_probes.undecided,
+        needs=Needs(),
     ),
     Correction.of(
         "signs of zero",

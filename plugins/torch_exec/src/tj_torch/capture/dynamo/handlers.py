@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from tj_torch.capture.dynamo.patches import is_pytorchs, leave_frames, stop
 from tj_torch.capture.dynamo.quiet import may_raise_on_data
@@ -20,8 +23,6 @@ from tj_torch.torch_private.runtime import TorchDispatchMode, pytree
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
-
-    import torch
 
 __all__ = ["Handlers", "leave_handled_calls"]
 
@@ -52,11 +53,16 @@ class Handlers:
             # Kept, so that no other instruction gets its id.
             self.modes[id(target)] = target
 
-    def around(self, tx: Any) -> bool:
-        """Test if a handler of the program may catch an error of ``tx``'s current instruction."""
+    def around(self, tx: Any, raised: tuple[type, ...] | None = None) -> bool:
+        """Test if a handler of the program may catch an error of ``tx``'s current instruction.
+
+        ``raised`` are classes of such errors; by default those that operators raise for data.
+        """
         while tx is not None:
             targets = _targets(tx) if not is_pytorchs(tx.f_code) else ()
-            if any(id(t) not in self.modes and _may_catch(tx, t) for t in targets):
+            if any(
+                id(t) not in self.modes and _may_catch(tx, t, raised or _RAISED) for t in targets
+            ):
                 return True
             # The caller that the function is inlined in, whose handlers catch its errors.
             tx = getattr(tx, "parent", None)
@@ -100,15 +106,31 @@ def _noting(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 def _watching(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from tj_torch.torch_private.dynamo import exc
+
     def watching(original: Callable[..., Any]) -> Callable[..., Any]:
-        def run_node(tracer: Any, node: torch.fx.Node, *rest: Any) -> Any:
+        def run_node(tracer: Any, node: torch.fx.Node, args: Any, *rest: Any) -> Any:
+            if _may_divide_by_zero(node.target, args) and handlers.around(
+                tracer.current_tx, (ZeroDivisionError,)
+            ):
+                _leave("a division by a number that may be zero")
             if not handlers.around(tracer.current_tx):
-                return original(tracer, node, *rest)
+                return original(tracer, node, args, *rest)
             target = node.target
             if isinstance(target, FunctionType) and not target.__module__.startswith(_OWN):
                 _leave(target.__qualname__)
-            with _Watching():  # type: ignore[no-untyped-call]
-                return original(tracer, node, *rest)
+            env = tracer.shape_env
+            asserted = env.num_deferred_runtime_asserts
+            try:
+                with _Watching():  # type: ignore[no-untyped-call]
+                    found = original(tracer, node, args, *rest)
+            except exc.TorchDynamoException:
+                raise
+            except Exception:  # what the handler may be for
+                _leave(str(target))
+            if env.num_deferred_runtime_asserts > asserted:  # sizes that depend on data must fit
+                _leave(str(target))
+            return found
 
         return run_node
 
@@ -135,6 +157,24 @@ def _running(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[...,
     return running
 
 
+_QUOTIENTS = (operator.truediv, operator.floordiv, operator.mod)
+
+
+def _may_divide_by_zero(target: Any, args: Any) -> bool:
+    """Test for arithmetic of numbers that raises if one of them, a symbol, is zero."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    if target not in (*_QUOTIENTS, operator.pow) or not all(map(_is_number, args)):
+        return False
+    # A negative power of zero raises, too.
+    divisor = args[0] if target is operator.pow else args[1]
+    return not statically_known_true(divisor != 0)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | torch.SymInt | torch.SymFloat)
+
+
 def _targets(tx: Any) -> Iterator[Any]:
     """Targets of the handlers around ``tx``'s current instruction, innermost first."""
     if not _TABLES:
@@ -155,8 +195,8 @@ _CHECKS = frozenset({"CHECK_EXC_MATCH", "JUMP_IF_NOT_EXC_MATCH"})
 _TAKES_ALL = frozenset({"POP_TOP", "WITH_EXCEPT_START"})
 
 
-def _may_catch(tx: Any, target: Any) -> bool:
-    """Test if the handler at ``target`` may catch an error that data cause.
+def _may_catch(tx: Any, target: Any, raised: tuple[type, ...]) -> bool:
+    """Test if the handler at ``target`` may catch an error of one of the classes ``raised``.
 
     A ``finally`` does not. Its side effects do not count: a graph that raises leaves none of the
     program's side effects anyway.
@@ -171,7 +211,8 @@ def _may_catch(tx: Any, target: Any) -> bool:
         if found.opname not in _CHECKS:
             # The end of all clauses, the body of a `finally`, or a class that is not just a name.
             return found.opname in _TAKES_ALL or (bool(names) and _is_checked(tx, here))
-        if any(_is_raised(tx.f_globals.get(name, vars(builtins).get(name))) for name in names):
+        found_kinds = (tx.f_globals.get(name, vars(builtins).get(name)) for name in names)
+        if any(_is_raised(kind, raised) for kind in found_kinds):
             return True
         jump = found if found.opname.startswith("JUMP") else tx.instructions[here + 1]
         here = tx.indexof[jump.target]
@@ -183,22 +224,20 @@ def _is_checked(tx: Any, here: int) -> bool:
     return any(name in _CHECKS for name in following)
 
 
-def _is_raised(kind: Any) -> bool:
-    """Test if ``except kind`` may catch an error that data cause.
+def _is_raised(kind: Any, raised: tuple[type, ...]) -> bool:
+    """Test if ``except kind`` may catch an error of one of the classes ``raised``.
 
     Operators raise no builtin subclass of the `_RAISED` ones for data; transformers' caches catch
     ``NotImplementedError``, for devices without a kernel.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     # A name of something else, unknown or computed, may stand for any class.
-    return any(not isinstance(k, type) or _catches(k) for k in kinds)
+    return any(not isinstance(k, type) or _catches(k, raised) for k in kinds)
 
 
-def _catches(kind: type) -> bool:
+def _catches(kind: type, raised: tuple[type, ...]) -> bool:
     of_python = kind.__module__ == "builtins"
-    return any(issubclass(r, kind) for r in _RAISED) or (
-        not of_python and issubclass(kind, _RAISED)
-    )
+    return any(issubclass(r, kind) for r in raised) or (not of_python and issubclass(kind, raised))
 
 
 def _is_mode(context: Any) -> bool:

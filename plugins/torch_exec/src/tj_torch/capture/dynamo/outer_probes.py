@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from tj_torch.capture.eager_probe import equal_to_eager
+from tj_torch.capture.eager_probe import equal_to_eager, only_breaks
 
-__all__ = ["descriptors", "imported", "orders", "refused", "regions", "texts", "unguarded"]
+__all__ = [
+    "descriptors",
+    "imported",
+    "orders",
+    "refused",
+    "regions",
+    "texts",
+    "undecided",
+    "unguarded",
+]
 
 unguarded = equal_to_eager(
     """
@@ -88,3 +97,13 @@ def f(x): return layers(x)
 """,
     "f(x)", "setattr(layers[2], 'k', 3)", "f(x)",
 )  # fmt: skip
+
+
+def undecided() -> None:
+    """See that no frame is left to Python where a program decides on a size of data."""
+    text = """
+def f(x):
+    y = x[x > 0]
+    return y * 2 if len(y) else x
+"""
+    only_breaks(text, "f(torch.ones(2))", "f(-torch.ones(2))")

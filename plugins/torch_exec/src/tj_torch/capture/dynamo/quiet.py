@@ -15,6 +15,9 @@ from tj_torch.torch_private.runtime import OpOverload
 
 __all__ = ["may_raise_on_data"]
 
+_SLICE = torch.ops.aten.slice.Tensor
+"""A view of what there is between its ends, whatever these are."""
+
 _DIVIDING = frozenset({"div", "divide", "floor_divide", "remainder", "fmod", "pow", "mvlgamma"})
 """Pointwise operators that raise for some integers."""
 
@@ -253,9 +256,11 @@ def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
     """Test if a call of ``operator`` that succeeds on fake tensors may raise for some data."""
     if not isinstance(operator, OpOverload):
         return False  # a higher-order operation: the calls in its graphs are checked one by one
+    arguments = list(arguments)
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     if not tensors or _views(operator):
-        return False
+        # A view of sizes or at an index that depends on data may not be one of the tensor.
+        return operator is not _SLICE and any(map(_depends_on_data, arguments))
     if operator.namespace in ("prim", "prims"):
         return False
     if operator.namespace != "aten":
@@ -270,6 +275,12 @@ def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
     return not (
         torch.Tag.pointwise in operator.tags or name in _QUIET or name.rstrip("_") in _QUIET
     )
+
+
+def _depends_on_data(argument: Any) -> bool:
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return isinstance(argument, torch.SymInt) and bool(free_unbacked_symbols(argument))
 
 
 def _views(operator: OpOverload) -> bool:

@@ -16,6 +16,7 @@ import torch
 
 from tj_torch.ops.fakes.devices import on_their_devices
 from tj_torch.ops.fakes.dtypes import in_their_types
+from tj_torch.ops.fakes.slices import settled
 from tj_torch.ops.fakes.strides import corrected, may_differ
 from tj_torch.torch_private import ops as private
 
@@ -106,6 +107,7 @@ def _dropouts(kernels: dict[Any, Callable[..., Any]]) -> Iterator[None]:
 
 def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = settled(func, args)
         result = dispatch(self, func, types, args, kwargs or {})
         result = in_their_types(func, args, on_their_devices(self, func, result))
         return corrected(func, args, kwargs or {}, result) if may_differ(func) else result

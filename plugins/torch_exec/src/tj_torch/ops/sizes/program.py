@@ -261,8 +261,12 @@ class Sizes:
         return proxy.replace(hint=self.value(proxy.expr))
 
     def born(self, text: str, facts: SymbolFacts) -> None:
-        """Register facts of an unbacked symbol under its name ``text`` in the program."""
-        self._born[text] = facts
+        """Register facts of an unbacked symbol under its name ``text`` in the program.
+
+        It has none of its own there if the program knows its number, as that of an argument.
+        """
+        if shapeenv.is_unbacked(text):
+            self._born[text] = facts
 
     def certain(self, text: str) -> bool:
         """Test if a condition follows from the facts of its unbacked symbols.

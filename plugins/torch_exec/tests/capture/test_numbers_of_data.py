@@ -1,0 +1,96 @@
+"""Numbers and sizes that depend on data: conditions, indices, handlers, and the parts after."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import tj_core as tj
+import torch
+from tj_torch.capture.eager_probe import captured_whole, equal_to_eager, only_breaks
+
+CALLS = (
+    "f(torch.ones(4, 3), torch.arange(4) < 2)",
+    "f(torch.ones(4, 3), torch.arange(4) < 0)",
+    "f(torch.ones(3, 3), torch.arange(3) < 3)",
+)
+"""Calls with a mask that is true for two, none and three rows."""
+
+DECIDES = {
+    "a size is true": "v = x[m]\n return v.sin() if len(v) else v + 1",
+    "the least of two sizes": "n = len(m.nonzero())\n return x * 2 if min(n, len(x)) else x",
+    "an index, computed": "n = int(m.sum())\n x = x * 1\n x[:, n % 2].zero_()\n return x",
+}
+
+
+@pytest.mark.parametrize("body", DECIDES.values(), ids=list(DECIDES))
+def test_the_graph_breaks_where_a_number_decides(body: str) -> None:
+    only_breaks(f"def f(x, m):\n {body}", *CALLS)
+
+
+def test_a_slice_of_nothing_is_captured() -> None:
+    text = "def f(x, m):\n n = int(m.sum())\n return x[:n] * 2, x[n:].sum()"
+    captured_whole(text, "f(torch.ones(0, 3), torch.arange(2) < 1)")
+
+
+HANDLED = {
+    "a quotient": ("v = x * (1 / n)", "ZeroDivisionError"),
+    "a remainder": ("v = x * (3 % n)", "ArithmeticError"),
+    "a power": ("v = x * n ** -1", "ZeroDivisionError"),
+    "an index": ("v = x[n]", "IndexError"),
+    "a view": ("v = x.view(n, -1, 3)[0]", "RuntimeError"),
+    "sizes that do not fit": ("v = x + x[m]", "RuntimeError"),
+    "a square root": ("v = x * math.sqrt(n - 1)", "ValueError"),
+}
+"""Lines that raise for some of the `CALLS`, and the error."""
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("number", ["int(m.sum())", "m.sum().item() - 1", "len(x[m])"])
+@pytest.mark.parametrize(("line", "error"), HANDLED.values(), ids=list(HANDLED))
+def test_a_handler_gets_the_error_of_a_number(line: str, error: str, number: str) -> None:
+    text = (
+        f"import math\ndef f(x, m):\n n = {number}\n try: {line}\n except {error}: return x * 5\n"
+    )
+    only_breaks(f"{text} return v", *CALLS)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("line", "error"), HANDLED.values(), ids=list(HANDLED))
+def test_a_handler_gets_the_error_of_a_number_that_is_given(line: str, error: str) -> None:
+    text = f"import math\ndef f(x, m, t):\n n = int(t)\n try: {line}\n except {error}: return x\n"
+    calls = [call[:-1] + f", torch.tensor({n}))" for call in CALLS for n in (1, 0, 7)]
+    equal_to_eager(f"{text} return v", *calls)()
+
+
+def test_numbers_of_arguments_stand_beside_sizes_of_data() -> None:
+    text = """
+def f(x, t):
+    v = torch.cat([x, x[x[:, 1] > 99]])
+    return v.narrow(0, 0, min(int(t), len(v))) * 2
+"""
+    calls = ("f(torch.ones(3, 3), torch.tensor(2))", "f(torch.ones(5, 3), torch.tensor(9))")
+    equal_to_eager(text, *calls)()
+    captured_whole(text, calls[0])
+
+
+@pytest.mark.parametrize("first", [torch.inference_mode, torch.no_grad])
+def test_parts_of_a_program_write_in_inference_mode(first: type) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if x.sum() > 0:
+            x = x + 1
+        v = x.clone()
+        w = v[:2]
+        w.mul_(3)
+        return v, w
+
+    jitted = tj.jit(program, session=tj.Session(["torch"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the graph break
+        for mode in (first, torch.inference_mode, torch.no_grad):
+            with mode():
+                x = torch.ones(3)
+                for found, expected in zip(jitted(x), program(x), strict=True):
+                    assert torch.equal(found, expected)
+                    assert found.is_inference() == expected.is_inference()
+                    assert found._is_view() == expected._is_view()
