@@ -72,7 +72,7 @@ ROOMS = {
     "tj_conformance": (
         "options", "suites", "sampling", "seeds", "output", "chunks", "fuser", "oracle",
         "programs", "names", "meaning", "databases", "models", "gradients", "ways", "states",
-        "executor", "sweep", "installed", "plugin",
+        "data", "executor", "sweep", "installed", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, and of large rooms, the lowest first."""

@@ -19,6 +19,7 @@ CALLS = (
 DECIDES = {
     "a size is true": "v = x[m]\n return v.sin() if len(v) else v + 1",
     "the least of two sizes": "n = len(m.nonzero())\n return x * 2 if min(n, len(x)) else x",
+    "a list": "return x * 2, x[m][:, 0].tolist()",
     "an index, computed": "n = int(m.sum())\n x = x * 1\n x[:, n % 2].zero_()\n return x",
 }
 

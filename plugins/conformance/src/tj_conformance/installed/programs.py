@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from tj_conformance.data import programs as of_data
 from tj_conformance.gradients import orders as of_orders
 from tj_conformance.gradients import own, random_programs
 from tj_conformance.installed.subject import Jit, Subject
@@ -28,6 +29,7 @@ from tj_conformance.ways.running import WAYS
 
 __all__ = [
     "REWRITTEN",
+    "data",
     "found",
     "generated",
     "meaning",
@@ -138,6 +140,20 @@ def states(seed: int, count: int = of_states.CHUNK) -> Iterator[Subject]:
 def _states(text: str, jit: Jit) -> Iterator[str]:
     for said in compare_states(text, jit):
         yield f"{said}\n\n{text}"
+
+
+def data(seed: int, count: int = of_orders.CHUNK) -> Iterator[Subject]:
+    """Made-up programs whose sizes and control flow depend on data."""
+    for number in range(count):
+        run = functools.partial(_data, of_data.made(seed, number))
+        yield Subject("data", f"{seed}.{number}", run, breaks=True)
+
+
+def _data(program: of_data.Program, jit: Jit) -> Iterator[str]:
+    report = of_data.run(program, jit)
+    if not report.ok:
+        yield f"{report}\n\n{program}"
+    yield from (f"falls back: {reason}\n\n{program}" for reason in of_data.unexpected(report))
 
 
 def models() -> Iterator[Subject]:

@@ -22,26 +22,27 @@ __all__ = ["leave_undecided"]
 
 
 def leave_undecided(stack: ExitStack) -> None:
-    """Break the graph at ``if len(x[mask]):``, and at an index ``x[:, n % 3]``."""
-    from tj_torch.torch_private.dynamo import symbolic_convert, utils
+    """Break the graph at ``if len(x[mask]):``, a list of it, and an index ``x[:, n % 3]``."""
+    from tj_torch.torch_private.dynamo import TensorVariable, symbolic_convert, utils
 
     if has(symbolic_convert, "guard_bool"):
         replace(stack, symbolic_convert, "guard_bool", _deciding)
+    replace(stack, TensorVariable, "call_method", _deciding)  # `x[mask].tolist()`
     replace(stack, utils, "run_node", _indexing)
 
 
-def _deciding(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Raise the error that Dynamo expects of a condition."""
+def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Raise the error that Dynamo expects where it decides on a number."""
     from tj_torch.torch_private.dynamo import exc
     from tj_torch.torch_private.shapes import GuardOnDataDependentSymNode
 
-    def guard_bool(condition: Any) -> bool:
+    def decide(*args: Any) -> Any:
         try:
-            return original(condition)
+            return original(*args)
         except GuardOnDataDependentSymNode as error:
             raise exc.UserError(exc.UserErrorType.ANTI_PATTERN, str(error)) from None
 
-    return guard_bool
+    return decide
 
 
 def _indexing(original: Callable[..., Any]) -> Callable[..., Any]:

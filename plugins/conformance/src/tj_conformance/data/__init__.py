@@ -1,0 +1,1 @@
+"""Made-up programs whose sizes and control flow depend on data."""
