@@ -56,10 +56,13 @@ def _of_other_sign(rest: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _wide(a: Any, b: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both operands, one of which is a tensor, as tensors of the type that kernels divide in."""
+    """Both operands, one of which is a tensor, as tensors of the type that kernels divide in.
+
+    Each is rounded to ``dtype`` first: an integer may have more digits than a half has.
+    """
     device = _device(a, b)
     wide = torch.float32 if dtype in HALVES else dtype
-    first, second = (torch.as_tensor(v, dtype=wide, device=device) for v in (a, b))
+    first, second = (torch.as_tensor(v, dtype=dtype, device=device).to(wide) for v in (a, b))
     return first, second
 
 
@@ -99,6 +102,24 @@ def larger(a: Any, b: Any) -> Any:
     return _of_bools(torch.logical_or, a, b)
 
 
+def larger_number(a: torch.Tensor, b: torch.Tensor) -> Any:
+    """`fmax`; of equal zeros the first, as C's function: Inductor has the second."""
+    return _chosen(torch.ge, a, b)
+
+
+def smaller_number(a: torch.Tensor, b: torch.Tensor) -> Any:
+    """`fmin`; see `larger_number`."""
+    return _chosen(torch.le, a, b)
+
+
+def _chosen(preferred: Formula, a: torch.Tensor, b: torch.Tensor) -> Any:
+    dtype = torch.result_type(a, b)
+    if not dtype.is_floating_point:
+        return NotImplemented
+    a, b = a.to(dtype), b.to(dtype)
+    return torch.where(torch.logical_or(preferred(a, b), b.isnan()), a, b)
+
+
 def _of_bools(formula: Formula, a: Any, b: Any) -> Any:
     """``formula`` of two bools, tensors or not."""
     bools = all(isinstance(v, bool) or getattr(v, "dtype", None) is torch.bool for v in (a, b))
@@ -124,4 +145,6 @@ COMPARISONS: dict[Any, Formula] = {
     aten.ne.Tensor: differ,
     aten.minimum.default: smaller,
     aten.maximum.default: larger,
+    aten.fmax.default: larger_number,
+    aten.fmin.default: smaller_number,
 }

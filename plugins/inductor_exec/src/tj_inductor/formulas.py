@@ -14,6 +14,16 @@ from typing import Any
 import torch
 
 from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, HALVES, Formula
+from tj_inductor.mixed import (
+    CONVERSIONS,
+    ENDS,
+    FACTORS,
+    IN_PARTS,
+    PROMOTED,
+    converted,
+    in_common_type,
+    in_float,
+)
 
 __all__ = ["NEEDED", "REPLACED", "formulas"]
 
@@ -347,6 +357,9 @@ NORMS = (
 WITHOUT_MEMORY = existing("_efficientzerotensor.default")
 """Operators that make zeros without memory."""
 
+COPIES = existing("_to_copy.default")
+"""Operators that copy to another data type."""
+
 GELU = (aten.gelu.default, aten.gelu_backward.default)
 NO_NEGATIVE_INDEX = (
     aten.index_add.default,
@@ -379,6 +392,12 @@ REPLACED = frozenset(
         aten.view_copy.default,
         *DIVISIONS,
         *COMPARISONS,
+        *CONVERSIONS,
+        *COPIES,
+        *PROMOTED,
+        *IN_PARTS,
+        *ENDS,
+        *FACTORS,
         *ELEMENTARY,
         *SAY_WHETHER,
         *NEEDED,
@@ -392,10 +411,14 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
 
     Those in `NEEDED` that are not known have none: no region has such a call.
     """
-    ours = DIVISIONS | COMPARISONS | ELEMENTARY | {op: of_bytes(op) for op in SAY_WHETHER}
+    ours = DIVISIONS | COMPARISONS | CONVERSIONS | ENDS | FACTORS | ELEMENTARY
+    ours |= dict.fromkeys(COPIES, converted)
+    ours |= {op: of_bytes(op) for op in SAY_WHETHER}
     theirs: dict[Any, Callable[[Formula], Formula]] = {
         aten.addmm.default: without_zero_factors,
         **dict.fromkeys(GELU, with_plain_erf),
+        **dict.fromkeys(PROMOTED, in_common_type),
+        **dict.fromkeys(IN_PARTS, in_float),
         **dict.fromkeys(BATCH_NORMS, batch_norm),
         **dict.fromkeys(NORMS, norm),
         **dict.fromkeys(NO_NEGATIVE_INDEX, _refusing_negative),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from tj_core.extend import (
     BoundSymbol,
+    Constant,
     Decline,
     NumberProxy,
     Proxy,
@@ -83,8 +85,12 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
 
 
 def _refused(call: BoundSymbol) -> str | None:
-    """The reason why PyTorch's kernel raises for ``call``; a region would broadcast ``source``."""
+    """The reason why Inductor has no right kernel for ``call``: none for bools, and where PyTorch's
+    raises, a region would broadcast ``source``.
+    """
     x, dim, _, source = call.args[:4]
+    if x.dtype.name == "bool":
+        return "Inductor adds bools as integers"
     shapes = [[n for i, n in enumerate(p.shape) if i != dim % len(p.shape)] for p in (x, source)]
     same = len(x.shape) == len(source.shape) and shapes[0] == shapes[1]
     return None if same else "its source has another shape than its first argument"
@@ -110,8 +116,40 @@ def _symbolic(call: BoundSymbol) -> str | None:
     return "Inductor lowers it for fixed sizes only" if any(map(_has_symbols, tensors)) else None
 
 
+def _adds_multiples_of_truths(call: BoundSymbol) -> str | None:
+    """The reason why Inductor's kernel of a sum of bools writes behind its result, or None.
+
+    With a factor ``alpha``, it computes integers, and stores vectors of these as bools.
+    """
+    bools = isinstance(call.flat_outs[0], TensorProxy) and call.flat_outs[0].dtype.name == "bool"
+    if not bools or dict(call.kwargs).get("alpha", 1) == 1:
+        return None
+    return "Inductor computes multiples of bools as integers"
+
+
+def _promotes(call: BoundSymbol) -> str | None:
+    """The reason why Inductor's result has another data type: that of the first argument."""
+    first, out = call.args[0], call.flat_outs[0]
+    tensors = isinstance(first, TensorProxy) and isinstance(out, TensorProxy)
+    if tensors and first.dtype == out.dtype:  # type: ignore[attr-defined]
+        return None
+    return "Inductor's result has the data type of its first argument"
+
+
+def _multiplies_by_no_number(call: BoundSymbol) -> str | None:
+    """The reason why Inductor cannot write the factor ``value`` as an integer, or None."""
+    out, value = call.flat_outs[0], dict(call.kwargs).get("value", 1)
+    value = value.value if isinstance(value, Constant) else value
+    whole = isinstance(out, TensorProxy) and not out.dtype.name.startswith(("float", "bfloat"))
+    odd = isinstance(value, float) and not math.isfinite(value)
+    return "Inductor writes its factor as an integer" if whole and odd else None
+
+
 SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
+    "addcmul": _multiplies_by_no_number,
+    "add": _adds_multiples_of_truths,
     "index_add": _refused,
+    "ldexp": _promotes,
     "avg_pool2d_backward": _divides_otherwise,
     "avg_pool3d_backward": _divides_otherwise,
     "_adaptive_avg_pool2d": _symbolic,

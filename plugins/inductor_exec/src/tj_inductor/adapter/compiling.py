@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import operator
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -38,11 +39,35 @@ def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.f
             *inputs
         )
     if not is_lost(EQUAL):
-        from tj_inductor.adapter.names import fx_graph_cse
-
-        made.graph = fx_graph_cse(made.graph)
+        made.graph = _once(made.graph)
     made.recompile()
     return made
+
+
+class _NegativeZero(float):
+    """The number -0.0, which is equal to 0.0, as another type of number."""
+
+
+def _once(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """A graph that computes equal operators once; 0.0 is not taken for -0.0."""
+    from tj_inductor.adapter.names import fx_graph_cse
+
+    _replace(graph, lambda x: _NegativeZero(x) if _is_negative_zero(x) else x)
+    found: torch.fx.Graph = fx_graph_cse(graph)
+    _replace(found, lambda x: float(x) if isinstance(x, _NegativeZero) else x)
+    return found
+
+
+def _is_negative_zero(x: Any) -> bool:
+    return isinstance(x, float) and x == 0 and math.copysign(1, x) < 0
+
+
+def _replace(graph: torch.fx.Graph, by: Callable[[Any], Any]) -> None:
+    """Replace the numbers among the arguments of calls."""
+    for node in graph.nodes:
+        if node.op == "call_function":
+            node.args = torch.fx.node.map_aggregate(node.args, by)
+            node.kwargs = torch.fx.node.map_aggregate(node.kwargs, by)
 
 
 def compiled(

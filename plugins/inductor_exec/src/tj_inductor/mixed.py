@@ -1,0 +1,138 @@
+"""Decompositions for values of mixed data types, where Inductor's own convert in another way."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from tj_inductor.arithmetic import HALVES, Formula
+
+__all__ = [
+    "CONVERSIONS",
+    "ENDS",
+    "FACTORS",
+    "IN_PARTS",
+    "PROMOTED",
+    "converted",
+    "in_common_type",
+    "in_float",
+]
+
+
+def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any) -> Any:
+    """A copy in another data type: a float becomes an `int8` by way of an `int32`.
+
+    That is how PyTorch's kernels, and C++ for a single number, convert: of what is out of range the
+    lowest byte is left. Inductor's vectors have the largest or the smallest number then.
+    """
+    elsewhere = more.get("device") not in (None, x.device)
+    if dtype is not torch.int8 or not x.is_floating_point() or elsewhere:
+        return NotImplemented
+    return x.to(torch.int32).to(dtype)
+
+
+def copied_to(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+    """``source`` in the data type of ``x``; see `converted`."""
+    if x.dtype is not torch.int8 or not source.is_floating_point():
+        return NotImplemented
+    return aten.copy.default(x, source.to(torch.int32), non_blocking)
+
+
+def in_common_type(formula: Formula) -> Formula:
+    """Round integer operands of ``formula(a, b)`` to the half that the result is.
+
+    The formula computes in float32, and would convert integers to that: these may have more digits
+    than a half, or be larger.
+    """
+
+    def changed(a: Any, b: Any) -> Any:
+        common = torch.result_type(a, b)
+        if common not in HALVES:
+            return formula(a, b)
+        return formula(*(v.to(common) if isinstance(v, torch.Tensor) else v for v in (a, b)))
+
+    return changed
+
+
+def in_float(formula: Formula) -> Formula:
+    """Compute ``formula`` of halves in float32: its parts would be rounded one by one."""
+
+    def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
+        if x.dtype not in HALVES:
+            return formula(x, *args, **more)
+        wide = (v.float() if isinstance(v, torch.Tensor) else v for v in (x, *args))
+        return formula(*wide, **more).to(x.dtype)
+
+    return changed
+
+
+def clamped_below(x: torch.Tensor, end: Any) -> Any:
+    """`clamp_min` to 0, which leaves a zero as it is; Inductor's result has the sign of ``end``."""
+    return _clamped(torch.lt, x, end)
+
+
+def clamped_above(x: torch.Tensor, end: Any) -> Any:
+    """`clamp_max`; see `clamped_below`."""
+    return _clamped(torch.gt, x, end)
+
+
+def _clamped(outside: Formula, x: torch.Tensor, end: Any) -> Any:
+    dtype = torch.result_type(x, end)
+    if end != 0 or not dtype.is_floating_point:
+        return NotImplemented
+    x = x.to(dtype)
+    return torch.where(outside(x, end), float(end), x)
+
+
+def sum_of_product(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: Any = 1) -> Any:
+    """`addcmul` of floats with a factor, which is the first one: another product may overflow."""
+    return _with_factor(torch.mul, x, a, b, value)
+
+
+def sum_of_quotient(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: Any = 1) -> Any:
+    """`addcdiv`; see `sum_of_product`."""
+    return _with_factor(torch.div, x, a, b, value)
+
+
+def _with_factor(
+    combined: Formula, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any
+) -> Any:
+    dtype = functools.reduce(torch.promote_types, (x.dtype, a.dtype, b.dtype))
+    whole = (torch.result_type(x, a), torch.result_type(a, b), torch.result_type(x, b))
+    if value == 1 or set(whole) != {dtype} or dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    return x + combined(a * value, b)
+
+
+def scalar_tensor(number: Any, *, dtype: torch.dtype | None = None, **more: Any) -> Any:
+    """A tensor of the default data type where none is given: Inductor's has that of the number."""
+    if dtype is not None or isinstance(number, complex):
+        return NotImplemented
+    return aten.scalar_tensor.default(number, dtype=torch.get_default_dtype(), **more)
+
+
+aten = torch.ops.aten
+
+CONVERSIONS: dict[Any, Formula] = {
+    aten.copy.default: copied_to,
+    aten.scalar_tensor.default: scalar_tensor,
+}
+ENDS: dict[Any, Formula] = {
+    aten.clamp_min.default: clamped_below,
+    aten.clamp_max.default: clamped_above,
+}
+FACTORS: dict[Any, Formula] = {
+    aten.addcmul.default: sum_of_product,
+    aten.addcdiv.default: sum_of_quotient,
+}
+
+PROMOTED = (
+    aten.xlogy.Tensor,
+    aten.special_xlog1py.default,
+)
+"""Operators of two tensors whose formulas compute halves in float32."""
+
+IN_PARTS = (aten.lerp.Scalar, aten.lerp.Tensor, aten.round.decimals)
+"""Operators whose formulas round halves in between."""
