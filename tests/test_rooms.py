@@ -50,7 +50,7 @@ ROOMS = {
         "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
-        "options", "arithmetic", "formulas", "texts", "thrown", "elementary", "adapter",
+        "options", "arithmetic", "mixed", "formulas", "texts", "thrown", "elementary", "adapter",
         "kernels", "operators", "decompositions", "graph", "lowering", "variants", "compiler",
         "packaging", "executor", "probes", "doctor", "plugin",
     ),
@@ -72,7 +72,7 @@ ROOMS = {
     "tj_conformance": (
         "options", "suites", "sampling", "seeds", "output", "chunks", "fuser", "oracle",
         "programs", "names", "meaning", "databases", "models", "gradients", "ways", "states",
-        "data", "executor", "sweep", "installed", "plugin",
+        "data", "dtypes", "executor", "sweep", "installed", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, and of large rooms, the lowest first."""

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from tj_conformance.data import programs as of_data
+from tj_conformance.dtypes import programs as of_dtypes
+from tj_conformance.dtypes import running as of_mixed
 from tj_conformance.gradients import orders as of_orders
 from tj_conformance.gradients import own, random_programs
 from tj_conformance.installed.subject import Jit, Subject
@@ -30,6 +32,7 @@ from tj_conformance.ways.running import WAYS
 __all__ = [
     "REWRITTEN",
     "data",
+    "dtypes",
     "found",
     "generated",
     "meaning",
@@ -154,6 +157,20 @@ def _data(program: of_data.Program, jit: Jit) -> Iterator[str]:
     if not report.ok:
         yield f"{report}\n\n{program}"
     yield from (f"falls back: {reason}\n\n{program}" for reason in of_data.unexpected(report))
+
+
+def dtypes(seed: int, count: int = of_orders.CHUNK) -> Iterator[Subject]:
+    """Made-up programs of mixed data types, numbers, special values and layouts."""
+    for number, program in enumerate(of_dtypes.programs(seed, count)):
+        run = functools.partial(_mixed, program)
+        yield Subject("dtypes", f"{seed}.{number}", run, breaks=True)
+
+
+def _mixed(program: of_dtypes.Program, jit: Jit) -> Iterator[str]:
+    found = list(of_mixed.run(program, jit))
+    yield from found
+    if found:
+        yield str(program)
 
 
 def models() -> Iterator[Subject]:

@@ -47,6 +47,10 @@ def truths(new):
     return new.scene(torch.ones(3, dtype=torch.bool))
 
 
+def integers(new):
+    return new.scene(torch.tensor([1, -77_777, 65_519], dtype=torch.int32))
+
+
 # --------------------------------------------------------------------------- programs
 
 
@@ -147,6 +151,22 @@ def gradient_of_a_window_that_is_cut(x):
         return (F.avg_pool1d(y.sin(), 3, 2, ceil_mode=True) * weight).sum()
 
     return torch.func.grad(loss)(x)
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(8, 8)),))
+def float_that_no_byte_holds(x):
+    return (x * 1000).to(torch.int8) + 1
+
+
+@known("Inductor, found here", layouts=(integers,))
+def power_of_two_of_another_type(x):
+    return torch.ldexp(x.bfloat16(), x.half()) + 1
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(4, 8)),))
+def product_that_overflows(x):
+    large = x.abs() * 1e30 + 1e30
+    return torch.addcmul(x, large, large, value=1e-30)
 
 
 wrap_body_0 = 3.0

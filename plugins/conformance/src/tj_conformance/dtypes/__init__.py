@@ -1,0 +1,1 @@
+"""Made-up programs of mixed data types, Python numbers, special values and layouts."""
