@@ -39,6 +39,18 @@ def test_floats_out_of_range_become_bytes(fusing: Any) -> None:
     assert same(fusing, program, values, values.double(), *halves)
 
 
+def test_no_number_becomes_an_integer(fusing: Any) -> None:
+    """Of a single element, and of those behind the last whole vector."""
+    values = torch.tensor([math.nan, math.inf, -math.inf, 3e9, -3e9] * 7)
+
+    def program(*given: torch.Tensor) -> Any:
+        types = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+        return [x.to(dtype) for x in given for dtype in types]
+
+    halves = [values.to(dtype) for dtype in (torch.bfloat16, torch.float16)]
+    assert same(fusing, program, *halves, *(x[:1] for x in halves), values[:1], values[1])
+
+
 @pytest.mark.parametrize("alpha", [2, 0])
 def test_multiples_of_bools_stay_in_their_memory(fusing: Any, alpha: int) -> None:
     a, b = torch.arange(33) % 2 == 0, torch.arange(33) % 3 == 0
@@ -167,3 +179,19 @@ def test_zeros_of_either_sign_are_two_numbers(fusing: Any) -> None:
         return *chosen, a.masked_fill(a > 0, 0.0), a.masked_fill(a > 0, -0.0)
 
     assert same(fusing, program, a)
+
+
+def test_a_number_that_the_type_does_not_hold(fusing: Any) -> None:
+    half, whole = torch.ones(20, dtype=torch.float16), torch.ones(20, dtype=torch.int16)
+
+    def clamped(half: torch.Tensor, whole: torch.Tensor) -> Any:
+        return half.clamp(2**33, None) + 1, whole * 2
+
+    def padded(half: torch.Tensor, whole: torch.Tensor) -> Any:
+        return torch.nn.functional.pad(whole, (1, 1), value=2**33) + 1, half * 2
+
+    for program in (clamped, padded):
+        with pytest.raises(RuntimeError, match="cannot be converted"):
+            program(half, whole)
+        with pytest.raises(RuntimeError, match="cannot be converted"):
+            fusing(program, {"minimum": 1})(half, whole)

@@ -103,7 +103,10 @@ def larger(a: Any, b: Any) -> Any:
 
 
 def larger_number(a: torch.Tensor, b: torch.Tensor) -> Any:
-    """`fmax`; of equal zeros the first, as C's function: Inductor has the second."""
+    """`fmax`; of equal zeros the first, as C's function: Inductor has the second.
+
+    So has PyTorch's kernel for bfloat16.
+    """
     return _chosen(torch.ge, a, b)
 
 
@@ -114,7 +117,7 @@ def smaller_number(a: torch.Tensor, b: torch.Tensor) -> Any:
 
 def _chosen(preferred: Formula, a: torch.Tensor, b: torch.Tensor) -> Any:
     dtype = torch.result_type(a, b)
-    if not dtype.is_floating_point:
+    if not dtype.is_floating_point or dtype is torch.bfloat16:
         return NotImplemented
     a, b = a.to(dtype), b.to(dtype)
     return torch.where(torch.logical_or(preferred(a, b), b.isnan()), a, b)

@@ -21,23 +21,31 @@ __all__ = [
 ]
 
 
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
 def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any) -> Any:
     """A copy in another data type: a float becomes an `int8` by way of an `int32`.
 
     That is how PyTorch's kernels, and C++ for a single number, convert: of what is out of range the
-    lowest byte is left. Inductor's vectors have the largest or the smallest number then.
+    lowest byte is left. Inductor's vectors have the largest or the smallest number then. A half
+    becomes a float32 before it becomes an integer, since a single NaN would be 0.
     """
     elsewhere = more.get("device") not in (None, x.device)
-    if dtype is not torch.int8 or not x.is_floating_point() or elsewhere:
+    if elsewhere or dtype is None or dtype not in INTEGERS or not x.is_floating_point():
         return NotImplemented
-    return x.to(torch.int32).to(dtype)
+    if x.dtype in HALVES:
+        return x.float().to(dtype)
+    return x.to(torch.int32).to(dtype) if dtype is torch.int8 else NotImplemented
 
 
 def copied_to(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
     """``source`` in the data type of ``x``; see `converted`."""
-    if x.dtype is not torch.int8 or not source.is_floating_point():
+    if x.dtype not in INTEGERS or not source.is_floating_point():
         return NotImplemented
-    return aten.copy.default(x, source.to(torch.int32), non_blocking)
+    if source.dtype in HALVES or x.dtype is torch.int8:
+        return aten.copy.default(x, source.to(x.dtype), non_blocking)
+    return NotImplemented
 
 
 def in_common_type(formula: Formula) -> Formula:

@@ -77,11 +77,35 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         return Decline("it runs under autocast")
     values = (*call.flat_args, *call.flat_outs)
     reason = next(filter(None, map(_unfit, values)), None) or _lost(call)
+    if reason is None and (torch.Tag.pointwise in operator.tags or name == "constant_pad_nd"):
+        reason = _too_large(call)
     if reason is None and name in SOMETIMES:
         reason = SOMETIMES[name](call)
     if reason is None and not any(isinstance(p, TensorProxy) for p in call.flat_outs):
         reason = "it returns no tensor"
     return True if reason is None else Decline(reason)
+
+
+def _too_large(call: BoundSymbol) -> str | None:
+    """The reason why PyTorch's kernel may raise for a number of ``call``, or None.
+
+    It raises for most numbers that the data type of the result does not hold; Inductor's does not.
+    """
+    out = call.flat_outs[0] if call.flat_outs else None
+    if not isinstance(out, TensorProxy) or out.dtype.name not in LARGEST:
+        return None
+    given = (*call.args, *dict(call.kwargs).values())
+    numbers = [n.value if isinstance(n, Constant) else n for n in given]
+    largest = LARGEST[out.dtype.name]
+    if any(type(n) in (int, float) and largest < abs(n) < math.inf for n in numbers):
+        return "one of its numbers is too large for the data type of the result"
+    return None
+
+
+LARGEST: Mapping[str, float] = {
+    "uint8": 255, "int8": 128, "int16": 2**15, "int32": 2**31, "float16": 65504,
+}  # fmt: skip
+"""The largest magnitude of a number, by data type."""
 
 
 def _refused(call: BoundSymbol) -> str | None:

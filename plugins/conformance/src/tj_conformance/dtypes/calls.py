@@ -364,7 +364,6 @@ WRITES = (
     "{t}.floor_divide_({d})",
     "{t}.remainder_({d})",
     "{t}.pow_({s})",
-    "{t}.logical_not_()",
     "{t}.bitwise_and_({b})",
     "{t} |= {b}",
     "{t} += {b}",

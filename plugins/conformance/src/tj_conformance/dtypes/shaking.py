@@ -20,6 +20,11 @@ EXACT = frozenset({
 DIFFERENCES = frozenset({"gelu", "tanhshrink", "special_ndtr", "mish", "special_log_ndtr"})
 """Functions that subtract what they round: errors are those of a number near 1."""
 
+CHOOSE = frozenset(
+    {"max", "min", "amax", "amin", "aminmax", "cummax", "cummin", "sort", "topk", "elu"}
+)
+"""Functions that choose among equal values, either of two zeros."""
+
 
 class Shaken(TorchFunctionMode):
     """A mode in which each result is changed by up to a few units in its last place."""
@@ -42,6 +47,8 @@ class Shaken(TorchFunctionMode):
         if name not in EXACT and not name.endswith("_") and given.get("out") is None:
             for x in found if isinstance(found, tuple | list) else (found,):
                 if isinstance(x, torch.Tensor) and not any(x is y for y in args):
+                    if name in CHOOSE:
+                        self._sign(x)
                     self._shake(x, least=1.0 if name in DIFFERENCES else 0.0)
         return found
 
@@ -62,3 +69,9 @@ class Shaken(TorchFunctionMode):
         # A sum with 0.0 would lose the sign of a zero.
         shaken = wide * (1 + noise) + least * noise if least else wide * (1 + noise)
         x.copy_(shaken.to(x.dtype))
+
+    @torch.no_grad()
+    def _sign(self, found: torch.Tensor) -> None:
+        """Give zeros in ``found``, which is new, another sign."""
+        if found.is_floating_point() and not found._is_view():
+            found.detach().copy_(torch.where(found == 0, -found, found))
