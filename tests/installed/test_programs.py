@@ -26,7 +26,7 @@ SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 UNFUSED = {"op_db:bool", "op_db:int64", "found", "generated", "meaning", "states", *SEEN}
 """Families of which a sample may have no region."""
 
-MADE_UP = {"data", "generated", "orders", "states", "ways"}
+MADE_UP = {"data", "dtypes", "generated", "orders", "states", "ways"}
 """Families of programs that are made of numbers."""
 
 ELSEWHERE = {"packages"}

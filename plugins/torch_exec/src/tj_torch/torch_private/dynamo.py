@@ -53,10 +53,11 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "replace how instructions run",
             "errors of data",
             "globals of functions",
+            "undecided numbers",
         ),
         "types": ("answer PyTorch's hook",),
         "utils": ("see the calls that a graph gets", "errors of data", "sizes that are mapped",
-                  "casts of other threads"),
+                  "casts of other threads", "undecided numbers"),
     },
     "torch._dynamo.decorators": {"mark_dynamic": ("mark sizes of exported programs",)},
     "torch._dynamo.eval_frame": {
@@ -156,7 +157,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "contexts entered by hand",
         ),
         "GradModeVariable": ("know gradients that are switched off", "contexts entered by hand",
-                             "gradients of collectives"),
+                             "gradients of collectives", "refused arguments"),
     },
     "torch._dynamo.variables.dicts": {
         "ConstDictVariable": ("replace look-ups in dicts", "missing keys", "order of keys",
@@ -220,7 +221,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                                                        "steps of optimizers"),
         "TorchInGraphFunctionVariable": ("have calls recorded as they are", "calls as they are",
                                          "errors of data", "steps of optimizers",
-                                         "own methods", "operators of symbols"),
+                                         "own methods", "operators of symbols",
+                                         "methods as values"),
         "tracing_state_functions": ("say that nothing is traced", "fast paths of attention"),
     },
     "torch._dynamo.variables.torch_function": {

@@ -186,6 +186,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "_native_batch_norm_legit_no_training.default": _STRIDES,
         "_scaled_dot_product_efficient_attention.default": _HOST,
         "_softmax_backward_data.default": _TYPES,
+        "_to_copy.default": _STRIDES,
         "_unsafe_view.default": ("have a view that is none for autograd", VIEWS),
     },
     "torch.overrides": {
@@ -249,6 +250,7 @@ _CALLED = {
     "_native_batch_norm_legit_functional.default": "native_batch_norm_legit_functional",
     "_native_batch_norm_legit_no_training.default": "native_batch_norm_legit_no_training",
     "_scaled_dot_product_efficient_attention.default": "efficient_attention",
+    "_to_copy.default": "to_copy",
     "_unsafe_view.default": "unsafe_view",
     "get_dynamic_layer_stack_depth": "level_depth",
     "get_inplace_requires_grad_allowed": "writes_may_change_requires_grad",

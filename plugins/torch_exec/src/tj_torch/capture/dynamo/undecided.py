@@ -36,9 +36,9 @@ def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
     from tj_torch.torch_private.dynamo import exc
     from tj_torch.torch_private.shapes import GuardOnDataDependentSymNode
 
-    def decide(*args: Any) -> Any:
+    def decide(*args: Any, **kwargs: Any) -> Any:
         try:
-            return original(*args)
+            return original(*args, **kwargs)
         except GuardOnDataDependentSymNode as error:
             raise exc.UserError(exc.UserErrorType.ANTI_PATTERN, str(error)) from None
 

@@ -26,6 +26,7 @@ from tj_torch.torch_private.eager import (
     native_batch_norm_legit_functional,
     native_batch_norm_legit_no_stats,
     native_batch_norm_legit_no_training,
+    to_copy,
 )
 from tj_torch.torch_private.runtime import unsafe_view
 
@@ -365,7 +366,7 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.native_group_norm.default: _of_first,
     **dict.fromkeys(
         (
-            torch.ops.aten._to_copy.default,
+            to_copy,
             aten.empty_like.default,
             aten.flip.default,
             aten.full_like.default,
