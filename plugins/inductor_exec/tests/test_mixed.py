@@ -39,6 +39,7 @@ def test_floats_out_of_range_become_bytes(fusing: Any) -> None:
     assert same(fusing, program, values, values.double(), *halves)
 
 
+@pytest.mark.slow
 def test_no_number_becomes_an_integer(fusing: Any) -> None:
     """Of a single element, and of those behind the last whole vector."""
     values = torch.tensor([math.nan, math.inf, -math.inf, 3e9, -3e9] * 7)
@@ -61,6 +62,7 @@ def test_multiples_of_bools_stay_in_their_memory(fusing: Any, alpha: int) -> Non
     assert same(fusing, program, a, b)
 
 
+@pytest.mark.slow
 def test_bools_are_added_at_places(fusing: Any) -> None:
     a, places = torch.arange(9) % 2 == 0, torch.tensor([0, 3, 3])
 
@@ -70,6 +72,7 @@ def test_bools_are_added_at_places(fusing: Any) -> None:
     assert same(fusing, program, a, places)
 
 
+@pytest.mark.slow
 def test_the_first_of_two_zeros_is_chosen(fusing: Any) -> None:
     a = torch.tensor([-0.0, 0.0, math.nan, 1.0, math.nan, math.inf] * 6)
     b = torch.tensor([0.0, -0.0, 1.0, math.nan, math.nan, -0.0] * 6)
@@ -80,6 +83,7 @@ def test_the_first_of_two_zeros_is_chosen(fusing: Any) -> None:
     assert same(fusing, program, a, b.nan_to_num(2.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_integers_are_rounded_to_halves_first(fusing: Any, dtype: torch.dtype) -> None:
     a = torch.tensor([257, 2049, 4099, 10_001, -7_777, 12_345] * 6)
@@ -95,6 +99,7 @@ def test_integers_are_rounded_to_halves_first(fusing: Any, dtype: torch.dtype) -
         assert torch.allclose(x, y.to(dtype), equal_nan=True, rtol=torch.finfo(dtype).eps)
 
 
+@pytest.mark.slow
 def test_halves_are_interpolated_in_float32(fusing: Any) -> None:
     a = torch.tensor([0.3, -0.7, -0.7, -129.0, 0.3, 1.0] * 6)
     b = torch.tensor([-1.0, 2.5, 1.5, 300.0, -0.7, 2.0] * 6)
@@ -109,6 +114,7 @@ def test_halves_are_interpolated_in_float32(fusing: Any) -> None:
             assert torch.allclose(x.double(), y, rtol=torch.finfo(dtype).eps / 2, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_powers_of_two_of_another_type(fusing: Any) -> None:
     a, n = torch.tensor([1.5, -0.0, 3.0] * 6), torch.tensor([3, -2, 0] * 6)
 
@@ -119,6 +125,7 @@ def test_powers_of_two_of_another_type(fusing: Any) -> None:
     assert same(fusing, program, a, n)
 
 
+@pytest.mark.slow
 def test_a_factor_of_integers_is_no_number(fusing: Any) -> None:
     a = torch.tensor([1, -2, 0, 100] * 9, dtype=torch.int8)
 
@@ -129,6 +136,7 @@ def test_a_factor_of_integers_is_no_number(fusing: Any) -> None:
         fusing(program, {"minimum": 1})(a)
 
 
+@pytest.mark.slow
 def test_zeros_keep_their_sign_where_they_are_clamped(fusing: Any) -> None:
     a = torch.tensor([-0.0, 0.0, 7.0, -1.0, math.nan, 3.0] * 6)
 
@@ -141,6 +149,7 @@ def test_zeros_keep_their_sign_where_they_are_clamped(fusing: Any) -> None:
     assert same(fusing, program, a)
 
 
+@pytest.mark.slow
 def test_a_large_half_is_rounded_to_digits(fusing: Any) -> None:
     a = torch.tensor([40000.0, 1.234, -2.345, 1e-3] * 9, dtype=torch.float16)
 
@@ -150,6 +159,7 @@ def test_a_large_half_is_rounded_to_digits(fusing: Any) -> None:
     assert same(fusing, program, a)
 
 
+@pytest.mark.slow
 def test_a_factor_comes_first(fusing: Any) -> None:
     a, b = torch.tensor([1e30, 1e-30, 2.0] * 12), torch.tensor([1e30, 1e-30, 3.0] * 12)
 
@@ -162,6 +172,7 @@ def test_a_factor_comes_first(fusing: Any) -> None:
     torch.testing.assert_close(found, program(a, b))
 
 
+@pytest.mark.slow
 def test_a_number_becomes_a_tensor_of_the_default_type(fusing: Any) -> None:
     a = torch.arange(20, dtype=torch.int8)
 
@@ -181,6 +192,7 @@ def test_zeros_of_either_sign_are_two_numbers(fusing: Any) -> None:
     assert same(fusing, program, a)
 
 
+@pytest.mark.slow
 def test_a_number_that_the_type_does_not_hold(fusing: Any) -> None:
     half, whole = torch.ones(20, dtype=torch.float16), torch.ones(20, dtype=torch.int16)
 

@@ -89,7 +89,7 @@ FAMILIES: Mapping[str, Family] = {
     "ways": _seeded(programs.ways, 0),
     "states": _seeded(programs.states, 0),
     "data": _seeded(programs.data, 0),
-    "dtypes": _seeded(programs.dtypes, 3),
+    "dtypes": _seeded(programs.dtypes, 1),
     "found": whole(programs.found, 8),
     "own_backwards": whole(programs.own_backwards, 2, 16),
     "models": whole(programs.models, 1, 5),

@@ -57,7 +57,7 @@ torch.set_float32_matmul_precision('medium')
 torch.set_grad_enabled(False)
 torch.set_grad_enabled(True)
 torch.autograd.set_detect_anomaly(True)
-torch.backends.mkldnn.enabled = False
+torch.backends.mkldnn.set_flags(False)
 w.x = torch.randn(3, 4)
 w.opt = torch.optim.Adam(m.parameters())
 w.opt.param_groups[0]['lr'] = 0.5

@@ -149,7 +149,7 @@ def outside() -> Iterator[None]:
         anomaly(before[2])
         torch.set_float32_matmul_precision(precision)
         torch.use_deterministic_algorithms(deterministic)
-        torch.backends.mkldnn.enabled = onednn
+        torch.backends.mkldnn.set_flags(onednn)  # allowed where PyTorch has frozen its flags
         torch.set_rng_state(state)
         if "extra_attr" in vars(nn.Linear):
             del nn.Linear.extra_attr  # type: ignore[attr-defined]
