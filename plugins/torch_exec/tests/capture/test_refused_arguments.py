@@ -29,7 +29,10 @@ def f(x):
     {PROGRAMS[name]}
     return x
 """
-    changes = (f"setattr(c, 'k', {k})" for k in ("2.0", "1", "False", "0.0", "None", "True"))
+    changes = (
+        f"setattr(c, 'k', {k})"
+        for k in ("2.0", "1", "3", "2.5", "False", "0.0", "None", "True", "3.5")
+    )
     equal_to_eager(text, "f(x)", *(call for k in changes for call in (k, "f(x)")))()
 
 

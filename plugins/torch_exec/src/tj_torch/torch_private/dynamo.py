@@ -211,7 +211,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.variables.tensor": {
         "SymNodeVariable": ("know a size that is a symbol", "text of symbols",
-                            "operators of symbols", "greatest tensors", "steps of optimizers"),
+                            "operators of symbols", "greatest tensors", "steps of optimizers",
+                            "refused arguments"),
         "TensorVariable": ("replace attributes and methods of tensors",),
         "UntypedStorageVariable": ("know the memory of a tensor", "attributes that fakes lack"),
     },

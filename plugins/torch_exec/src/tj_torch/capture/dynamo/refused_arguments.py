@@ -26,14 +26,21 @@ def correct(stack: ExitStack) -> None:
 
 
 def _ranges(original: Callable[..., Any]) -> Callable[..., Any]:
-    from tj_torch.torch_private.dynamo import ConstantVariable
-
     def call_range(self: Any, tx: Any, *args: Any) -> Any:
-        if any(isinstance(a, ConstantVariable) and not isinstance(a.value, int) for a in args):
+        if any(map(_is_refused, args)):
             stop("range() takes integers")
         return original(self, tx, *args)
 
     return call_range
+
+
+def _is_refused(variable: Any) -> bool:
+    """Test for a number that is no integer, be it a constant or a symbol."""
+    from tj_torch.torch_private.dynamo import ConstantVariable, SymNodeVariable
+
+    if isinstance(variable, ConstantVariable):
+        return not isinstance(variable.value, int)
+    return isinstance(variable, SymNodeVariable) and not issubclass(variable.python_type(), int)
 
 
 def _grad_modes(original: Callable[..., Any]) -> Callable[..., Any]:
