@@ -17,8 +17,6 @@ from tj_conformance.oracle.configurations import EXACT, INSTALLED, configured, c
 from tj_conformance.oracle.nearness import as_near
 from tj_core.extend import TjWarning
 from tj_inductor import kernels, lowering
-from tj_inductor.adapter import names
-from tj_suites.upstream.interpreting import interpreted
 
 X = torch.linspace(-2, 2, 12).view(3, 4)
 
@@ -78,9 +76,8 @@ def test_regions_run_forward_and_backward() -> None:
     assert verdict.regions == 2
 
 
+@pytest.mark.usefixtures("interpreting")
 def test_regions_may_be_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Where tj-inductor keeps the name that it found in PyTorch, perhaps in an earlier test.
-    monkeypatch.setitem(vars(names), "compile_fx_inner", interpreted)
     monkeypatch.setattr(kernels, "library", lambda source: pytest.fail("a kernel was compiled"))
     verdict = only(hold([subject(chain)], rehearse=False))
     assert verdict.problems == ()

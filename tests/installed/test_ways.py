@@ -13,17 +13,14 @@ from tj_conformance.installed.holding import hold
 from tj_conformance.installed.known import unlisted
 from tj_conformance.installed.programs import ways
 from tj_conformance.ways.running import WAYS
-from tj_inductor.adapter import names
-from tj_suites.upstream.interpreting import interpreted
 
 SEED = SEEDS.start - 1 - int(os.environ.get("TJ_SAMPLE", "0"))
 
 
+@pytest.mark.usefixtures("interpreting")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(len(WAYS)), ids=list(WAYS))
-def test_a_program_of_each_way(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Where tj-inductor keeps the name that it found in PyTorch, perhaps in an earlier test.
-    monkeypatch.setitem(vars(names), "compile_fx_inner", interpreted)
+def test_a_program_of_each_way(number: int) -> None:
     subject = list(ways(SEED, len(WAYS)))[number]
     (verdict,) = hold([subject], rehearse=False)
     assert not unlisted(verdict), "\n".join(verdict.problems)

@@ -41,11 +41,8 @@ def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any)
 
 def copied_to(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
     """``source`` in the data type of ``x``; see `converted`."""
-    if x.dtype not in INTEGERS or not source.is_floating_point():
-        return NotImplemented
-    if source.dtype in HALVES or x.dtype is torch.int8:
-        return aten.copy.default(x, source.to(x.dtype), non_blocking)
-    return NotImplemented
+    found = converted(source, dtype=x.dtype)
+    return found if found is NotImplemented else aten.copy.default(x, found, non_blocking)
 
 
 def in_common_type(formula: Formula) -> Formula:

@@ -8,6 +8,14 @@ from tj_conformance.states.part import Part, numbers
 
 __all__ = ["VALUES"]
 
+_OF_A_NUMBER = (
+    numbers("m.k#")
+    + """
+del m.k#
+m.k# += 1
+"""
+)
+
 VALUES: Mapping[str, Part] = {
     "factor": Part(
         """
@@ -16,11 +24,7 @@ self.k# = 1
         """
 x = x * self.k#
 """,
-        numbers("m.k#")
-        + """
-del m.k#
-m.k# += 1
-""",
+        _OF_A_NUMBER,
     ),
     "summand": Part(
         """
@@ -29,11 +33,7 @@ self.k# = 0.5
         """
 x = x + self.k# * 2
 """,
-        numbers("m.k#")
-        + """
-del m.k#
-m.k# += 1
-""",
+        _OF_A_NUMBER,
     ),
     "condition": Part(
         """

@@ -203,6 +203,9 @@ COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         torch.float16, memory_format=torch.contiguous_format
     ),
     "clone": torch.clone,
+    "a formula with a number": lambda x: torch.deg2rad(x.float()),
+    "a formula with two ends": lambda x: F.hardtanh(x.double()),
+    "numbers for no numbers": torch.nan_to_num,
     "empty_like": torch.empty_like,
     "zeros_like": torch.zeros_like,
     "ones_like": lambda x: torch.ones_like(x, dtype=torch.int64),

@@ -24,6 +24,7 @@ from tj_torch.capture.dynamo import (
     releases,
 )
 from tj_torch.capture.dynamo.class_attributes import leave_set_attributes
+from tj_torch.capture.dynamo.descriptors import guard_descriptors
 from tj_torch.torch_private.features import Correction, Needs
 
 if TYPE_CHECKING:
@@ -182,6 +183,13 @@ CLASSES: tuple[Correction, ...] = (
         unnoticed(lifetimes.leave_lifetimes),
         None,
         class_probes.ends,
+    ),
+    Correction.of(
+        "methods as values",
+        "`torch.Tensor.sin` is a value, and another one is another program",
+        unnoticed(guard_descriptors),
+        None,
+        class_probes.descriptors,
     ),
 )
 """The corrections, a part of `tj_torch.capture.dynamo.features.FEATURES`."""

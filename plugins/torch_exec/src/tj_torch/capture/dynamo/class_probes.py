@@ -10,6 +10,7 @@ __all__ = [
     "checks",
     "computed_attributes",
     "constructors",
+    "descriptors",
     "ends",
     "enum_members",
     "equal_keys",
@@ -281,4 +282,15 @@ a, b = A(), A()
 def f(x): return x * len({a, b})
 """,
     "f(x)",
+)  # fmt: skip
+
+descriptors = equal_to_eager(
+    """
+x = torch.ones(2)
+class C: pass
+c = C()
+c.g = torch.Tensor.sin
+def f(x): return c.g(x)
+""",
+    "f(x)", "setattr(c, 'g', torch.Tensor.cos)", "f(x)",
 )  # fmt: skip

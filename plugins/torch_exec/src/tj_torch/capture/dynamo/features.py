@@ -39,7 +39,6 @@ from tj_torch.capture.dynamo.asserts import keep_assertions
 from tj_torch.capture.dynamo.attribute_writes import leave_unassignable
 from tj_torch.capture.dynamo.autograd_functions import exactly
 from tj_torch.capture.dynamo.class_features import CLASSES, names, unnoticed
-from tj_torch.capture.dynamo.descriptors import guard_descriptors
 from tj_torch.capture.dynamo.foundations import FOUNDATIONS, NAMES
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.observations import Observations
@@ -231,13 +230,6 @@ FEATURES: tuple[Correction, ...] = (
         unnoticed(unguarded.correct),
         Needs(names=unguarded.NAMES),
         outer_probes.unguarded,
-    ),
-    Correction.of(
-        "methods as values",
-        "`torch.Tensor.sin` is a value, and another one is another program",
-        unnoticed(guard_descriptors),
-        None,
-        outer_probes.descriptors,
     ),
     Correction.of(
         "refused arguments",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tj_torch.capture.eager_probe import equal_to_eager, only_breaks
 
 __all__ = [
-    "descriptors",
     "imported",
     "orders",
     "refused",
@@ -36,17 +35,6 @@ def f(x, k):
     return x
 """,
     "f(x, True)", "f(x, 1)", "f(x, False)", "f(x, 2.0)",
-)  # fmt: skip
-
-descriptors = equal_to_eager(
-    """
-x = torch.ones(2)
-class C: pass
-c = C()
-c.g = torch.Tensor.sin
-def f(x): return c.g(x)
-""",
-    "f(x)", "setattr(c, 'g', torch.Tensor.cos)", "f(x)",
 )  # fmt: skip
 
 imported = equal_to_eager(

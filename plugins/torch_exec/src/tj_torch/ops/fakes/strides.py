@@ -229,15 +229,6 @@ def _ordered(tensor: torch.Tensor) -> list[int]:
     return order
 
 
-def _of_empty(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
-    """Keep the strides of a dense argument, unless another memory format is asked for."""
-    source = args[0]
-    asked = kwargs.get("memory_format") not in (None, torch.preserve_format)
-    if asked or not _is_plain(source) or not private.is_dense(_meta(source)):
-        return tuple(result.stride())
-    return tuple(source.stride())
-
-
 def _of_pointwise(
     func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any
 ) -> Strides:
@@ -376,11 +367,6 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
             aten.randint_like.low_dtype,
             aten.randn_like.default,
             aten.zeros_like.default,
-        ),
-        _of_new,
-    ),
-    **dict.fromkeys(
-        (
             aten.clone.default,
             aten.deg2rad.default,
             aten.hardtanh.default,
@@ -388,7 +374,7 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
             aten.rad2deg.default,
             aten.relu6.default,
         ),
-        _of_empty,
+        _of_new,
     ),
 }
 """By operator: the strides of the first result, given the arguments and that result."""
