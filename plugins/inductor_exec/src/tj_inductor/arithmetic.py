@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["COMPARISONS", "DIVISIONS", "HALVES", "Formula"]
+__all__ = ["COMPARISONS", "DIVISIONS", "HALVES", "INTEGERS", "SIGNS", "Formula"]
 
 Formula = Callable[..., Any]
 
 HALVES = (torch.bfloat16, torch.float16)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def floor_divided(a: Any, b: Any) -> Any:
@@ -73,8 +74,20 @@ def _device(a: Any, b: Any) -> torch.device:
 
 
 def by_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """``a / b`` with a rounding mode; only ``"floor"`` is replaced."""
-    return floor_divided(a, b) if rounding_mode == "floor" else NotImplemented
+    """``a / b`` with a rounding mode; see `floor_divided` and `_truncated`."""
+    if rounding_mode == "floor":
+        return floor_divided(a, b)
+    return _truncated(a, b) if rounding_mode == "trunc" else NotImplemented
+
+
+def _truncated(a: Any, b: Any) -> Any:
+    """The quotient of integers without its fraction; Inductor's ends the process if ``b`` is 0.
+
+    Its remainder raises for 0, and so does its floor.
+    """
+    if torch.result_type(a, b) not in INTEGERS:
+        return NotImplemented
+    return torch.floor_divide(a - torch.fmod(a, b), b)
 
 
 def differ(a: Any, b: Any) -> Any:
@@ -123,6 +136,27 @@ def _chosen(preferred: Formula, a: torch.Tensor, b: torch.Tensor) -> Any:
     return torch.where(torch.logical_or(preferred(a, b), b.isnan()), a, b)
 
 
+SMALL = (torch.int8, torch.int16, torch.uint8)
+"""Data types whose elements become an ``int`` in arithmetic of C++.
+
+Inductor's code for single numbers goes on with that, where it calls a function or chooses between
+literals. Calls after it take the absolute value of the smallest number, which is that number, for
+positive, or do not compile.
+"""
+
+
+def absolute(x: torch.Tensor) -> Any:
+    """`abs` of a `SMALL` type."""
+    return torch.where(x < 0, -x, x) if x.dtype in SMALL else NotImplemented
+
+
+def sign(x: torch.Tensor) -> Any:
+    """`sign` and `sgn` of a `SMALL` type."""
+    if x.dtype not in SMALL:
+        return NotImplemented
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
 def _of_bools(formula: Formula, a: Any, b: Any) -> Any:
     """``formula`` of two bools, tensors or not."""
     bools = all(isinstance(v, bool) or getattr(v, "dtype", None) is torch.bool for v in (a, b))
@@ -140,6 +174,11 @@ DIVISIONS: dict[Any, Formula] = {
     aten.remainder.Scalar_Tensor: remainder,
     aten.div.Tensor_mode: by_mode,
     aten.div.Scalar_mode: by_mode,
+}
+SIGNS: dict[Any, Formula] = {
+    aten.abs.default: absolute,
+    aten.sgn.default: sign,
+    aten.sign.default: sign,
 }
 COMPARISONS: dict[Any, Formula] = {
     aten.eq.Scalar: agree,

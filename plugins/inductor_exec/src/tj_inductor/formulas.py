@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, HALVES, Formula
+from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, HALVES, SIGNS, Formula
 from tj_inductor.mixed import (
     CONVERSIONS,
     ENDS,
@@ -392,6 +392,7 @@ REPLACED = frozenset(
         aten.view_copy.default,
         *DIVISIONS,
         *COMPARISONS,
+        *SIGNS,
         *CONVERSIONS,
         *COPIES,
         *PROMOTED,
@@ -411,7 +412,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
 
     Those in `NEEDED` that are not known have none: no region has such a call.
     """
-    ours = DIVISIONS | COMPARISONS | CONVERSIONS | ENDS | FACTORS | ELEMENTARY
+    ours = DIVISIONS | COMPARISONS | SIGNS | CONVERSIONS | ENDS | FACTORS | ELEMENTARY
     ours |= dict.fromkeys(COPIES, converted)
     ours |= {op: of_bytes(op) for op in SAY_WHETHER}
     theirs: dict[Any, Callable[[Formula], Formula]] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tj_inductor.arithmetic import HALVES, Formula
+from tj_inductor.arithmetic import HALVES, INTEGERS, Formula
 
 __all__ = [
     "CONVERSIONS",
@@ -19,9 +19,6 @@ __all__ = [
     "in_common_type",
     "in_float",
 ]
-
-
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any) -> Any:

@@ -24,6 +24,7 @@ from tj_torch.extend import is_on, resolve
 from tj_inductor.adapter.features import TABLE
 from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, VERSIONS
 from tj_inductor.formulas import REPLACED
+from tj_inductor.trials import refusal
 
 __all__ = ["can_fuse", "convolves", "is_kernel", "needs"]
 
@@ -77,35 +78,12 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         return Decline("it runs under autocast")
     values = (*call.flat_args, *call.flat_outs)
     reason = next(filter(None, map(_unfit, values)), None) or _lost(call)
-    if reason is None and (torch.Tag.pointwise in operator.tags or name == "constant_pad_nd"):
-        reason = _too_large(call)
     if reason is None and name in SOMETIMES:
         reason = SOMETIMES[name](call)
     if reason is None and not any(isinstance(p, TensorProxy) for p in call.flat_outs):
         reason = "it returns no tensor"
+    reason = reason or refusal(call, operator)
     return True if reason is None else Decline(reason)
-
-
-def _too_large(call: BoundSymbol) -> str | None:
-    """The reason why PyTorch's kernel may raise for a number of ``call``, or None.
-
-    It raises for most numbers that the data type of the result does not hold; Inductor's does not.
-    """
-    out = call.flat_outs[0] if call.flat_outs else None
-    if not isinstance(out, TensorProxy) or out.dtype.name not in LARGEST:
-        return None
-    given = (*call.args, *dict(call.kwargs).values())
-    numbers = [n.value if isinstance(n, Constant) else n for n in given]
-    largest = LARGEST[out.dtype.name]
-    if any(type(n) in (int, float) and largest < abs(n) < math.inf for n in numbers):
-        return "one of its numbers is too large for the data type of the result"
-    return None
-
-
-LARGEST: Mapping[str, float] = {
-    "uint8": 255, "int8": 128, "int16": 2**15, "int32": 2**31, "float16": 65504,
-}  # fmt: skip
-"""The largest magnitude of a number, by data type."""
 
 
 def _refused(call: BoundSymbol) -> str | None:
@@ -118,6 +96,13 @@ def _refused(call: BoundSymbol) -> str | None:
     shapes = [[n for i, n in enumerate(p.shape) if i != dim % len(p.shape)] for p in (x, source)]
     same = len(x.shape) == len(source.shape) and shapes[0] == shapes[1]
     return None if same else "its source has another shape than its first argument"
+
+
+def _mixes_types(call: BoundSymbol) -> str | None:
+    """The reason why PyTorch's kernel refuses what is put into the first argument, or None."""
+    tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
+    same = tensors[0].dtype == tensors[-1].dtype
+    return None if same else "PyTorch's kernel refuses elements of another data type"
 
 
 def _divides_otherwise(call: BoundSymbol) -> str | None:
@@ -173,6 +158,7 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "addcmul": _multiplies_by_no_number,
     "add": _adds_multiples_of_truths,
     "index_add": _refused,
+    "index_put": _mixes_types,
     "ldexp": _promotes,
     "avg_pool2d_backward": _divides_otherwise,
     "avg_pool3d_backward": _divides_otherwise,

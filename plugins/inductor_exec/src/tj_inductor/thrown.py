@@ -19,7 +19,10 @@ from tj_inductor.texts import ENTRY
 __all__ = ["raising_as_eager", "thrown_again"]
 
 THROWS = "TORCH_CHECK("
-"""Text by which kernels throw."""
+"""Text by which kernels throw where they find an error."""
+
+THROWS_LATER = "throw_if_integer_div_error("
+"""Text by which kernels throw for a division by zero, after their loops (from 2.13 on)."""
 
 PARALLEL = re.compile(r"^[ \t]*#[ \t]*pragma omp (?:parallel for|for|single)\b(.*)$", re.MULTILINE)
 """Pragma before a loop whose iterations threads share, or a block that one of them runs."""
@@ -49,7 +52,7 @@ def raising_as_eager(region: FusionRegion, function: Boxed, source: str) -> Boxe
 
     Its inputs live until it returns, if the source throws, or is empty, as nothing is known yet.
     """
-    if source and THROWS not in source:
+    if source and THROWS not in source and THROWS_LATER not in source:
         return function
     one_by_one = interpreter(region)
 

@@ -27,7 +27,14 @@ from tj_inductor.adapter.names import FOUND_AGAIN
 from tj_inductor.adapter.settings import fingerprint
 from tj_inductor.adapter.vectors import try_few
 
-__all__ = ["announce_data_pointers", "library"]
+__all__ = ["FLAGS", "announce_data_pointers", "library"]
+
+FLAGS = () if sys.platform == "win32" else ("-fwrapv",)
+"""Options of the C++ compiler beside Inductor's: integers that overflow wrap around.
+
+Without them ``x.abs() >= 0`` is true of the smallest integer, whose absolute value is itself.
+PyTorch's own kernels are not compiled so, but take their operands one operation at a time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ def library(source: str) -> Any:
     if found is not None:
         return found
     try_few()
-    made = CppPythonBindingsCodeCache.load_async(source, submit_fn=None)
+    made = CppPythonBindingsCodeCache.load_async(source, submit_fn=None, extra_flags=FLAGS)
     module = made() if callable(made) else made
     if record is not None:
         with contextlib.suppress(OSError, AttributeError, ValueError):  # then it is built again
@@ -85,7 +92,7 @@ def _record(source: str) -> Path | None:
         return None
     from tj_inductor.adapter.names import cache_dir
 
-    facts = (known, sys.version, sys.prefix, torch.__file__, source)
+    facts = (known, *FLAGS, sys.version, sys.prefix, torch.__file__, source)
     name = hashlib.sha256("\n".join(facts).encode()).hexdigest()
     return Path(cache_dir(), "tj", f"{name}.json")
 

@@ -1,0 +1,73 @@
+"""Calls that PyTorch refuses and Inductor's kernels take: they raise in a fused program, too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+SHORTS = torch.arange(1, 4, dtype=torch.int16)
+HALVES, FLOATS = SHORTS.half(), SHORTS.float()
+SOME = torch.tensor([True, False, True])
+FIRST = torch.tensor([0])
+
+NUMBERS: dict[str, Callable[..., Any]] = {
+    "where": lambda: torch.where(SOME, SHORTS, 2**15),
+    "where, other": lambda: torch.where(SOME, 2**33, SHORTS),
+    "where, float": lambda: torch.where(SOME, FLOATS, 1e39),
+    "full": lambda: torch.full((3,), 2**33, dtype=torch.int16) + SHORTS,
+    "full, half": lambda: torch.full((3,), 1e5, dtype=torch.float16) + HALVES,
+    "full_like": lambda: torch.full_like(SHORTS, 1e5) + SHORTS,
+    "new_full": lambda: SHORTS.new_full((3,), math.inf) + SHORTS,
+    "fill_": lambda: SHORTS.clone().fill_(2**33) + SHORTS,
+    "masked_fill": lambda: SHORTS.masked_fill(SOME, 2**15),
+    "index_fill": lambda: SHORTS.index_fill(0, FIRST, 2**15),
+    "scatter": lambda: SHORTS.scatter(0, FIRST, 2**15),
+    "pad": lambda: functional.pad(SHORTS.to(torch.uint8), (1, 1), value=-3),
+    "clamp": lambda: SHORTS.clamp(max=2**15),
+    "threshold": lambda: functional.threshold(SHORTS, 1, math.nan),
+    "factor": lambda: torch.add(SHORTS, SHORTS, alpha=2**15),
+    "factor of a product": lambda: torch.addcmul(SHORTS, SHORTS, SHORTS, value=2**15),
+    "negative power": lambda: SHORTS**-3,
+    "truth as a factor": lambda: torch.add(SHORTS, SHORTS, alpha=True),
+    "truth minus numbers": lambda: torch.rsub(SHORTS, True),
+}
+TYPES: dict[str, Callable[..., Any]] = {
+    "bits of a float": lambda: SHORTS & 2.5,
+    "elements of another type": lambda: SHORTS.index_put((FIRST,), torch.tensor([3])),
+    "matrix of another type": lambda: torch.mv(FLOATS.double().view(1, 3), FLOATS),
+    "sum of a matrix of truths": lambda: torch.mv(SOME.view(1, 3), SOME),
+}
+
+
+def error(program: Callable[[], Any]) -> str:
+    """The text of what ``program`` raises; a test that nothing raises fails here."""
+    with pytest.raises((RuntimeError, NotImplementedError)) as caught:
+        program()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(fusing: Any, name: str) -> None:
+    program = NUMBERS[name]
+    assert error(fusing(program, {"minimum": 1})) == error(program)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_data_types(fusing: Any, name: str) -> None:
+    program = TYPES[name]
+    assert error(fusing(program, {"minimum": 1})) == error(program)
+
+
+def test_a_number_that_changes(fusing: Any) -> None:
+    def program(number: int) -> torch.Tensor:
+        return SHORTS.masked_fill(SOME, number)
+
+    compiled = fusing(program, {"minimum": 1})
+    for number in (3, 5, 7):
+        assert torch.equal(compiled(number), program(number))
+    assert error(lambda: compiled(2**33)) == error(lambda: program(2**33))
