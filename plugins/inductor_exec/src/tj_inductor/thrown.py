@@ -21,8 +21,11 @@ __all__ = ["raising_as_eager", "thrown_again"]
 THROWS = "TORCH_CHECK("
 """Text by which kernels throw where they find an error."""
 
-THROWS_LATER = "throw_if_integer_div_error("
-"""Text by which kernels throw for a division by zero, after their loops (from 2.13 on)."""
+DIVIDES = re.compile(r"\b(?:(?:floor_divide|remainder)_integral|mod)\(")
+"""Calls of functions of Inductor's that note a division of an integer by zero.
+
+From 2.13 on, the kernel throws after its loops.
+"""
 
 PARALLEL = re.compile(r"^[ \t]*#[ \t]*pragma omp (?:parallel for|for|single)\b(.*)$", re.MULTILINE)
 """Pragma before a loop whose iterations threads share, or a block that one of them runs."""
@@ -52,7 +55,7 @@ def raising_as_eager(region: FusionRegion, function: Boxed, source: str) -> Boxe
 
     Its inputs live until it returns, if the source throws, or is empty, as nothing is known yet.
     """
-    if source and THROWS not in source and THROWS_LATER not in source:
+    if source and THROWS not in source and DIVIDES.search(source) is None:
         return function
     one_by_one = interpreter(region)
 

@@ -25,7 +25,7 @@ from tj_core.extend import (
     TensorProxy,
     makes_views,
 )
-from tj_torch.extend import device_to_torch, dtype_to_torch, surroundings
+from tj_torch.extend import device_to_torch, dtype_to_torch, surroundings, tensor_proxy
 
 __all__ = ["refusal"]
 
@@ -94,9 +94,10 @@ def refusal(call: BoundSymbol, operator: Any) -> str | None:
     """
     if torch.Tag.nondeterministic_seeded in operator.tags or makes_views(call):
         return None
-    pointwise = torch.Tag.pointwise in operator.tags
+    name = call.symbol.path.partition(".")[0]
+    pointwise = torch.Tag.pointwise in operator.tags or name == "floor_divide"  # has no tags
     made = [_pointwise(call, operator) if pointwise else _others(call, operator)]
-    if call.symbol.path.partition(".")[0] in FILLING:
+    if name in FILLING:
         made.append(_filling(call))
     return next(filter(None, map(_error, itertools.chain(*made))), None)
 
@@ -136,7 +137,10 @@ def _trial(
             return tensor(value)
         if isinstance(value, NumberProxy):
             return number(value)
-        return [*map(made, value)] if isinstance(value, (list, tuple)) else _plain(value)
+        if isinstance(value, (list, tuple)):
+            return [*map(made, value)]
+        plain = _plain(value)
+        return tensor(tensor_proxy("", plain)) if isinstance(plain, torch.Tensor) else plain
 
     return Trial.of(operator, tuple(map(made, call.args)), {k: made(v) for k, v in call.kwargs})
 
