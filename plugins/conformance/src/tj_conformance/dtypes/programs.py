@@ -166,7 +166,7 @@ class _Maker:
             likely = self.few if self.chance.random() < 0.5 else self.chance.choice(GROUPS)
             text = f"{name} = {self._filled(self.chance.choice(likely))}"
         # The gradient of a product with zeros is the product of the others, which may be NaN.
-        if self._may_trap(text) or (self.grad and "prod" in text):
+        if self._may_trap(text) or self._views_bits(text) or (self.grad and "prod" in text):
             return
         after = dict(self.values)
         with contextlib.ExitStack() as stack:
@@ -229,6 +229,11 @@ class _Maker:
             return False
         whole = not any(v.is_floating_point() or v.is_complex() for v in read)
         return whole and ("gcd" in text or "lcm" in text or not words.isdisjoint({"k", "-1"}))
+
+    def _views_bits(self, text: str) -> bool:
+        """Test if ``text`` views the bits of a computed float: of rounding, or of a NaN."""
+        made = [self.values[name] for name in self.names if name in _words(text) and name[0] == "v"]
+        return ".view(torch." in text and any(v.is_floating_point() or v.is_complex() for v in made)
 
 
 def _words(text: str) -> set[str]:
