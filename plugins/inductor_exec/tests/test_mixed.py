@@ -52,6 +52,21 @@ def test_no_number_becomes_an_integer(fusing: Any) -> None:
     assert same(fusing, program, *halves, *(x[:1] for x in halves), values[:1], values[1])
 
 
+@pytest.mark.slow
+def test_constants_out_of_range_become_integers(fusing: Any) -> None:
+    """A compiler knows the constant where it compiles a branch, and may convert it as it likes."""
+    values = torch.tensor(FLOATS * 3)
+    some = torch.arange(len(values)) % 3 == 0
+
+    def program(*given: torch.Tensor) -> Any:
+        types = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+        constants = (math.nan, math.inf, -math.inf, 6e4)
+        filled = [x.masked_fill(some[: len(x)], c) for x in given for c in constants]
+        return [x.to(dtype) for x in filled for dtype in types]
+
+    assert same(fusing, program, values, values[:1], values.half(), values[:1].bfloat16())
+
+
 @pytest.mark.parametrize("alpha", [2, 0])
 def test_multiples_of_bools_stay_in_their_memory(fusing: Any, alpha: int) -> None:
     a, b = torch.arange(33) % 2 == 0, torch.arange(33) % 3 == 0

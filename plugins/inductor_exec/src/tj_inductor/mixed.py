@@ -22,18 +22,26 @@ __all__ = [
 
 
 def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any) -> Any:
-    """A copy in another data type: a float becomes an `int8` by way of an `int32`.
+    """A copy in another data type: a float that an integer type does not hold becomes what PyTorch's
+    kernels make of it.
 
-    That is how PyTorch's kernels, and C++ for a single number, convert: of what is out of range the
-    lowest byte is left. Inductor's vectors have the largest or the smallest number then. A half
-    becomes a float32 before it becomes an integer, since a single NaN would be 0.
+    These convert to an int32, or to an int64 for the types `BY_INT64`, whose smallest number stands
+    for all that is out of range, and keep the lowest bits of it. Inductor's vectors have the
+    largest or the smallest number of a byte, and C++ compilers any number where a branch of the
+    kernel is known to have a NaN or an infinity. A half becomes a float32 first.
     """
     elsewhere = more.get("device") not in (None, x.device)
     if elsewhere or dtype is None or dtype not in INTEGERS or not x.is_floating_point():
         return NotImplemented
-    if x.dtype in HALVES:
-        return x.float().to(dtype)
-    return x.to(torch.int32).to(dtype) if dtype is torch.int8 else NotImplemented
+    wide = x.float() if x.dtype in HALVES else x
+    by = torch.int64 if dtype in BY_INT64 else torch.int32
+    end = -float(torch.iinfo(by).min)
+    made = torch.where(wide.abs() < end, wide, -end)
+    return torch.ops.prims.convert_element_type(made, by).to(dtype)
+
+
+BY_INT64 = (torch.uint8, torch.int64)
+"""Integers that floats become by way of an int64."""
 
 
 def copied_to(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
