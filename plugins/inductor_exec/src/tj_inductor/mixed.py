@@ -22,7 +22,7 @@ __all__ = [
 
 
 def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any) -> Any:
-    """A copy in another data type: a float that an integer type does not hold becomes what PyTorch's
+    """A copy in another data type: floats that an integer does not hold become what PyTorch's
     kernels make of it.
 
     These convert to an int32, or to an int64 for the types `BY_INT64`, whose smallest number stands
