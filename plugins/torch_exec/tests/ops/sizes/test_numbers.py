@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts
 
 pytestmark = pytest.mark.sampled(8)
 
@@ -83,3 +84,10 @@ def test_sizes_are_computed_in_numbers_and_in_sympy_alike() -> None:
     from tj_torch.ops.sizes.shape_env import _algebra
 
     assert set(NUMBERS) <= set(_algebra())
+
+
+def test_a_float_whose_hint_is_whole() -> None:
+    run = RunSymbols([SymbolFacts("s0")], {"s0": 3})
+    number = run.number("2*s0", "float")
+    assert isinstance(number, torch.SymFloat)
+    assert number.node.hint == 6.0

@@ -401,6 +401,8 @@ class RunSymbols:
             return float(expr) if kind == "float" else int(expr)
         known = all(n in self.hints for n in size_symbols(text))
         hint = evaluate_size(text, self.hints.__getitem__) if known else None
+        if kind == "float" and hint is not None:  # sums of floats may be whole
+            hint = float(hint)
         make = {"int": self.env.create_symintnode, "float": self.env.create_symfloatnode}[kind]
         return make(expr, hint=hint)
 
