@@ -85,7 +85,8 @@ def _truncated(a: Any, b: Any) -> Any:
 
     Its remainder raises for 0, and so does its floor.
     """
-    if torch.result_type(a, b) not in INTEGERS:
+    numbers = not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor)
+    if numbers or torch.result_type(a, b) not in INTEGERS:
         return NotImplemented
     return torch.floor_divide(a - torch.fmod(a, b), b)
 
