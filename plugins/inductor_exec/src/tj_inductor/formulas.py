@@ -19,6 +19,7 @@ from tj_inductor.mixed import (
     ENDS,
     FACTORS,
     IN_PARTS,
+    OF_BYTES,
     PROMOTED,
     converted,
     in_common_type,
@@ -399,6 +400,7 @@ REPLACED = frozenset(
         *IN_PARTS,
         *ENDS,
         *FACTORS,
+        *OF_BYTES,
         *ELEMENTARY,
         *SAY_WHETHER,
         *NEEDED,
@@ -412,7 +414,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
 
     Those in `NEEDED` that are not known have none: no region has such a call.
     """
-    ours = DIVISIONS | COMPARISONS | SIGNS | CONVERSIONS | ENDS | FACTORS | ELEMENTARY
+    ours = DIVISIONS | COMPARISONS | SIGNS | CONVERSIONS | ENDS | FACTORS | OF_BYTES | ELEMENTARY
     ours |= dict.fromkeys(COPIES, converted)
     ours |= {op: of_bytes(op) for op in SAY_WHETHER}
     theirs: dict[Any, Callable[[Formula], Formula]] = {

@@ -14,6 +14,7 @@ __all__ = [
     "ENDS",
     "FACTORS",
     "IN_PARTS",
+    "OF_BYTES",
     "PROMOTED",
     "converted",
     "in_common_type",
@@ -40,6 +41,7 @@ def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any)
     return torch.ops.prims.convert_element_type(made, by).to(dtype)
 
 
+BYTES = (torch.int8, torch.uint8)
 BY_INT64 = (torch.uint8, torch.int64)
 """Integers that floats become by way of an int64."""
 
@@ -116,6 +118,38 @@ def _with_factor(
     return x + combined(a * value, b)
 
 
+def ends_of_bytes(operator: Any) -> Formula:
+    """Let ``operator``, which finds the smallest or largest of `BYTES`, look at an int32 each.
+
+    Inductor reduces a whole vector of bytes where it has loaded a part of one.
+    """
+
+    def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
+        if x.dtype not in BYTES:
+            return NotImplemented
+        found = operator(x.to(torch.int32), *args, **more)
+        values, *indices = found if isinstance(found, tuple) else (found,)
+        values = values.to(x.dtype) if values.dtype is torch.int32 else values
+        return (values, *indices) if indices else values
+
+    return changed
+
+
+def sums_of_bytes(operator: Any) -> Formula:
+    """Let ``operator``, a sum or product of `BYTES`, add or multiply an int32 each.
+
+    See `ends_of_bytes`. The lowest bits of the result are those of a sum of bytes.
+    """
+
+    def changed(x: torch.Tensor, *args: Any, dtype: torch.dtype | None = None, **more: Any) -> Any:
+        if dtype not in BYTES:
+            return NotImplemented
+        whole = x.to(dtype).to(torch.int32)
+        return operator(whole, *args, dtype=torch.int32, **more).to(dtype)
+
+    return changed
+
+
 def scalar_tensor(number: Any, *, dtype: torch.dtype | None = None, **more: Any) -> Any:
     """A tensor of the default data type where none is given: Inductor's has that of the number."""
     if dtype is not None or isinstance(number, complex):
@@ -137,6 +171,21 @@ FACTORS: dict[Any, Formula] = {
     aten.addcmul.default: sum_of_product,
     aten.addcdiv.default: sum_of_quotient,
 }
+OF_BYTES: dict[Any, Formula] = {
+    **{
+        operator: ends_of_bytes(operator)
+        for operator in (
+            aten.amax.default, aten.amin.default, aten.argmax.default, aten.argmin.default,
+            aten.max.default, aten.max.dim, aten.min.default, aten.min.dim,
+        )
+    },
+    **{
+        operator: sums_of_bytes(operator)
+        for operator in (
+            aten.sum.default, aten.sum.dim_IntList, aten.prod.default, aten.prod.dim_int,
+        )
+    },
+}  # fmt: skip
 
 PROMOTED = (
     aten.xlogy.Tensor,
