@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tj_core as tj
@@ -187,3 +189,33 @@ def test_a_gradient_that_eager_refuses_is_refused_whoever_runs_the_calls() -> No
     for fn in (f, jitted):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             fn(torch.ones(3, requires_grad=True)).sum().backward()
+
+
+ITSELF: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "mul_": lambda v: v.mul_(v),
+    "div_": lambda v: v.div_(v),
+    "pow_": lambda v: v.pow_(v),
+    "lerp_": lambda v: v.lerp_(v, v),
+    "addcmul_": lambda v: v.addcmul_(v, v),
+    "add_": lambda v: v.add_(v),
+    "sub_": lambda v: v.sub_(v),
+}
+
+
+@pytest.mark.parametrize("name", ITSELF)
+def test_an_argument_that_is_written_and_saved(name: str) -> None:
+    """The backward raises as in eager, where the gradient needs what the call has written."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return ITSELF[name](x * 2)
+
+    def gradient(f: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        x = torch.tensor([1.5, 2.0, 3.0], requires_grad=True)
+        try:
+            f(x).sum().backward()
+        except RuntimeError as error:
+            return type(error)
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    assert gradient(tj.jit(program)) == gradient(program)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tj_inductor.activations import ACTIVATIONS, MEAN
 from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, HALVES, SIGNS, Formula
 from tj_inductor.mixed import (
     CONVERSIONS,
@@ -27,9 +28,6 @@ from tj_inductor.mixed import (
 )
 
 __all__ = ["NEEDED", "REPLACED", "formulas"]
-
-MEAN = 1
-"""Code of ``reduction="mean"`` in arguments of loss operators."""
 
 
 def nll_loss_backward(
@@ -402,6 +400,7 @@ REPLACED = frozenset(
         *FACTORS,
         *OF_BYTES,
         *ELEMENTARY,
+        *ACTIVATIONS,
         *SAY_WHETHER,
         *NEEDED,
     }
@@ -414,7 +413,17 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
 
     Those in `NEEDED` that are not known have none: no region has such a call.
     """
-    ours = DIVISIONS | COMPARISONS | SIGNS | CONVERSIONS | ENDS | FACTORS | OF_BYTES | ELEMENTARY
+    ours = (
+        DIVISIONS
+        | COMPARISONS
+        | SIGNS
+        | CONVERSIONS
+        | ENDS
+        | FACTORS
+        | OF_BYTES
+        | ELEMENTARY
+        | ACTIVATIONS
+    )
     ours |= dict.fromkeys(COPIES, converted)
     ours |= {op: of_bytes(op) for op in SAY_WHETHER}
     theirs: dict[Any, Callable[[Formula], Formula]] = {

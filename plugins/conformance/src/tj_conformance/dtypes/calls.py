@@ -18,8 +18,9 @@ ELEMENTARY = (
 SPECIAL = "i0 i0e i1 i1e ndtr log_ndtr ndtri entr erfcx bessel_j0 sinc erfinv "
 ACTIVATIONS = (
     "gelu silu mish elu selu celu softplus softsign tanhshrink hardtanh hardswish hardsigmoid "
-    "logsigmoid leaky_relu relu6 hardshrink softshrink relu "
+    "logsigmoid leaky_relu relu6 hardshrink relu "
 )
+"""Without `softshrink`, whose zeros have the sign of one place in a vector or another."""
 
 SINGLE = (
     *(f"torch.{name}({{a}})" for name in ELEMENTARY.split()),

@@ -43,6 +43,7 @@ from tj_torch.functionalize.forms import (
     problem,
     versioned,
 )
+from tj_torch.functionalize.inplace_argument import saves_what_it_writes
 from tj_torch.functionalize.objects import (
     Objects,
     Unsuitable,
@@ -343,11 +344,12 @@ class Functionalized(Emitter):
         if any(p.root in self.objects.internal for p in places):
             raise Unsuitable(f"{call.symbol} writes to a view of memory that has no name")
         if any(self.flagged(p.root) for p in places):
-            raise Unsuitable(
-                f"{call.symbol} writes to an input with a lazy conjugate or negative bit"
-            )
+            text = "writes to an input with a lazy conjugate or negative bit"
+            raise Unsuitable(f"{call.symbol} {text}")
         if any(overlaps_itself(call.flat_args[i]) for i in mutated):
             raise Unsuitable(f"{call.symbol} writes one element under two indices")
+        if self.differentiates and saves_what_it_writes(call):
+            raise Unsuitable(f"{call.symbol} writes an argument that its own gradient may need")
         made = self.functional(call, mutated)
         self.objects.note(call)
         # The outputs begin with the new values; what the call returns comes after them.
@@ -355,8 +357,7 @@ class Functionalized(Emitter):
             laid_out = self.laid_out(call, made, value, self.current(call.flat_args[index]))
             self.mutated(call, index, place, laid_out)
         known = {p.name for p in call.flat_args}
-        fresh = [p for p in call.flat_outs if p.name not in known]
-        for p in fresh:
+        for p in (p for p in call.flat_outs if p.name not in known):
             if p.name in self.objects.names and self.objects.place(p).root == p.name:
                 self.keep(self.objects.place(p), p)
 

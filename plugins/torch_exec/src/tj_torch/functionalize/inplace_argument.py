@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
     from tj_core.extend import Body, Expand, RuleTable
 
-__all__ = ["OWN_GRADIENT", "SAVES_ARGUMENT", "saves_argument", "without_writing"]
+__all__ = [
+    "OWN_GRADIENT",
+    "SAVES_ARGUMENT",
+    "saves_argument",
+    "saves_what_it_writes",
+    "without_writing",
+]
 
 OWN_GRADIENT = frozenset({"celu", "elu", "leaky_relu", "rrelu_with_noise"})
 """Operators whose in-place form has another gradient, computed from the result.
@@ -131,3 +137,21 @@ def saves_argument(call: BoundSymbol) -> bool:
 
 def _operator(call: BoundSymbol) -> str:
     return call.symbol.name.partition(".")[0]
+
+
+LINEAR = frozenset({"add_", "sub_", "copy_"})
+"""Methods whose gradient needs no argument."""
+
+
+def saves_what_it_writes(call: BoundSymbol) -> bool:
+    """Test if autograd may save an argument that ``call`` writes, as in ``v.mul_(v)``.
+
+    Of the tensor that is written it saves a copy, of other arguments the tensors themselves. The
+    backward raises if one of these is the tensor that was written.
+    """
+    if call.symbol.path.rpartition(".")[2] in LINEAR:
+        return False
+    names = [p.name for p in call.flat_args if isinstance(p, TensorProxy)]
+    written = {call.flat_args[i].name for i in call.effects.mutates}
+    twice = any(names.count(name) > 1 for name in written)
+    return twice and any(map(requires_grad, (*call.flat_args, *call.flat_outs)))
