@@ -50,9 +50,9 @@ ROOMS = {
         "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
-        "options", "arithmetic", "mixed", "formulas", "texts", "thrown", "elementary", "adapter",
-        "kernels", "operators", "decompositions", "graph", "lowering", "variants", "compiler",
-        "packaging", "executor", "probes", "doctor", "plugin",
+        "options", "arithmetic", "mixed", "activations", "formulas", "texts", "thrown",
+        "elementary", "adapter", "kernels", "trials", "operators", "decompositions", "graph",
+        "lowering", "variants", "compiler", "packaging", "executor", "probes", "doctor", "plugin",
     ),
     "tj_onednn": (
         "options", "availability", "timing", "store", "names", "adapter", "kernels", "packing",

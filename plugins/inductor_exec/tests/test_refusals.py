@@ -71,3 +71,16 @@ def test_a_number_that_changes(fusing: Any) -> None:
     for number in (3, 5, 7):
         assert torch.equal(compiled(number), program(number))
     assert error(lambda: compiled(2**33)) == error(lambda: program(2**33))
+
+
+def test_a_number_that_changes_becomes_a_bool(fusing: Any) -> None:
+    def program(number: int) -> list[torch.Tensor]:
+        count = SOME.sum()
+        made = [torch.full((3,), number, dtype=torch.bool), torch.full_like(SOME, number)]
+        made += [SOME.new_full((3,), number), SOME.clone().fill_(number)]
+        return [x + count for x in made]
+
+    compiled = fusing(program)
+    for number in (1, 0, 2, -3):
+        for mine, eager in zip(compiled(number), program(number), strict=True):
+            assert torch.equal(mine, eager)

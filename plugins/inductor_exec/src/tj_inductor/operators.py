@@ -24,7 +24,7 @@ from tj_torch.extend import is_on, resolve
 from tj_inductor.adapter.features import TABLE
 from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, VERSIONS
 from tj_inductor.formulas import REPLACED
-from tj_inductor.trials import refusal
+from tj_inductor.trials import FILLING, refusal
 
 __all__ = ["can_fuse", "convolves", "is_kernel", "needs"]
 
@@ -154,6 +154,16 @@ def _multiplies_by_no_number(call: BoundSymbol) -> str | None:
     return "Inductor writes its factor as an integer" if whole and odd else None
 
 
+def _is_truth(call: BoundSymbol) -> str | None:
+    """The reason why Inductor takes a symbol for a bool as the number that it is, or None."""
+    given = (*call.args, *dict(call.kwargs).values())
+    tensors = (p for p in (*call.flat_args, *call.flat_outs) if isinstance(p, TensorProxy))
+    symbols = any(isinstance(value, NumberProxy) for value in given)
+    if not symbols or all(p.dtype.name != "bool" for p in tensors):
+        return None
+    return "Inductor makes no bool of a number that is a symbol"
+
+
 SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "addcmul": _multiplies_by_no_number,
     "add": _adds_multiples_of_truths,
@@ -164,6 +174,8 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "avg_pool3d_backward": _divides_otherwise,
     "_adaptive_avg_pool2d": _symbolic,
     "adaptive_max_pool2d": _symbolic,
+    **dict.fromkeys(FILLING, _is_truth),
+    **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _is_truth),
 }
 """Operators of which some calls are in no region: functions that return the reason, or None."""
 

@@ -27,7 +27,7 @@ from tj_core.extend import (
 )
 from tj_torch.extend import device_to_torch, dtype_to_torch, surroundings, tensor_proxy
 
-__all__ = ["refusal"]
+__all__ = ["FILLING", "refusal"]
 
 aten = torch.ops.aten
 
