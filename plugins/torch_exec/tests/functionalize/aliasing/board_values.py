@@ -169,6 +169,37 @@ def product_that_overflows(x):
     return torch.addcmul(x, large, large, value=1e-30)
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(5, 4)),))
+def sum_of_bytes(x):
+    return ((x * 10).to(torch.int8) + 1).sum(dtype=torch.int8)
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(5, 4)),))
+def smallest_of_bytes(x):
+    return ((x.abs() * 10 + 100).to(torch.uint8) + 1).amin()
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def number_that_a_type_does_not_hold(x):
+    return torch.where(x > 0, (x * 10).to(torch.int16), 2**33) + 1
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def negative_power_of_integers(x):
+    return ((x * 0 + 2).int()) ** -3 + 1
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def vector_of_another_type(x):
+    return torch.mv(x, x[0].double()) + 1
+
+
+@known("AOTAutograd, found here", kind="inner", layouts=(lambda new: new.scene(new(2, 3)),))
+def product_with_itself_in_place(x):
+    y = x * 2
+    return y.mul_(y)
+
+
 wrap_body_0 = 3.0
 
 
