@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -44,6 +44,9 @@ ALWAYS = ({"float32"}, {"float64"})
 """Data types that kernels of all operators have, where all tensors are of one of them."""
 
 
+_device = functools.cache(device_to_torch)
+
+
 class Given(NamedTuple):
     """A tensor among the arguments of a trial."""
 
@@ -56,7 +59,7 @@ class Given(NamedTuple):
     def of(p: TensorProxy) -> Given:
         """Zeros of the shape of ``p``."""
         shape = tuple(n.hint or 1 if isinstance(n, SymDim) else n for n in p.shape)
-        return Given(shape, dtype_to_torch(p.dtype), device_to_torch(p.device), 0)
+        return Given(shape, dtype_to_torch(p.dtype), _device(p.device), 0)
 
     @staticmethod
     def small(p: TensorProxy) -> Given:
@@ -64,7 +67,8 @@ class Given(NamedTuple):
 
         No pointwise kernel refuses to divide by ones.
         """
-        return Given.of(p)._replace(shape=(2,) if p.shape else (), value=1)
+        shape = (2,) if p.shape else ()
+        return Given(shape, dtype_to_torch(p.dtype), _device(p.device), 1)
 
     def made(self) -> torch.Tensor:
         """The tensor."""
@@ -73,9 +77,9 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A call to be tried; ``text`` tells apart 1, 1.0 and True, and both zeros."""
+    """A call to be tried; its ``key`` tells apart 1, 1.0 and True."""
 
-    text: str
+    key: Hashable
     run: Callable[..., object] = field(compare=False)
     args: tuple[Any, ...] = field(compare=False)
     kwargs: Mapping[str, Any] = field(compare=False)
@@ -83,7 +87,13 @@ class Trial:
     @staticmethod
     def of(run: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trial:
         """The call ``run(*args, **kwargs)``, with `Given` in place of tensors."""
-        return Trial(f"{run} {args} {kwargs}", run, args, kwargs)
+        return Trial((run, _key(args), _key([*kwargs.items()])), run, args, kwargs)
+
+
+def _key(value: Any) -> Hashable:
+    if isinstance(value, (list, tuple)) and not isinstance(value, Given):
+        return tuple(map(_key, value))
+    return type(value), value
 
 
 def refusal(call: BoundSymbol, operator: Any) -> str | None:
