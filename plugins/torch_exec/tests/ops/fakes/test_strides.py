@@ -127,6 +127,18 @@ def test_unpooling_keeps_a_memory_format(count: int, symbols: bool) -> None:
     assert tuple(map(int, found.stride())) == F.max_unpool2d(pooled, index, 2).stride()
 
 
+@pytest.mark.parametrize("turn", [(1, 1), (-1, -1), ((1, 2), (0, 1)), (0, 0), (1, None)])
+def test_what_is_rolled_keeps_a_memory_format(turn: tuple[Any, Any]) -> None:
+    shifts, dims = turn
+    last = {"memory_format": torch.channels_last}
+    given = [torch.randn(2, 3, 4, 5).to(**last), torch.randn(2, 3, 4, 1).to(**last)]
+    given += [torch.randn(2, 3, 4, 5), torch.randn(5, 4, 3, 2).permute(3, 2, 1, 0)]
+    for x in given:
+        with fake_mode() as mode:
+            found = torch.roll(mode.from_tensor(x), shifts, dims)
+        assert found.stride() == torch.roll(x, shifts, dims).stride()
+
+
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 def test_shuffled_channels_keep_a_memory_format(layout: torch.memory_format) -> None:
     x = torch.randn(2, 6, 3, 4).contiguous(memory_format=layout)

@@ -135,6 +135,28 @@ def _of_first(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwarg
     return _of_memory_format(args[0], result)
 
 
+def _of_roll(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """Strides of the two parts put together, dimension by dimension; with symbols, by the format.
+
+    Without dimensions a vector is rolled.
+    """
+    x, shifts, along = (*args, kwargs.get("dims"))[:3]
+    if not along:
+        plain = _is_plain(x)
+        contiguous = torch.contiguous_format
+        return _in_format(x.shape, contiguous) if plain else _contiguous(func, args, result)
+    if any(_is(size, 0) for size in x.shape):
+        return tuple(x.stride())
+    if not _is_plain(x) or not all(isinstance(n, int) for n in shifts):
+        return _of_first(func, args, result)
+    made = _meta(x)
+    for shift, dim in zip(shifts, along, strict=True):
+        start = -shift % made.shape[dim]
+        parts = made.narrow(dim, start, made.shape[dim] - start), made.narrow(dim, 0, start)
+        made = torch.cat(parts, dim)
+    return made.stride()
+
+
 def _of_input(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """The same of the input, which comes after the tangent."""
     return _of_memory_format(args[1], result)
@@ -443,6 +465,7 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.special_xlog1py.default: _of_two,
     aten.xlogy.Tensor: _of_two,
     aten.pow.Scalar: _contiguous,
+    aten.roll.default: _of_roll,
     aten.index_fill.int_Scalar: _of_new,
     aten.index_fill.int_Tensor: _of_new,
 }
