@@ -84,13 +84,25 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype in HALVES else x
 
 
+def _on_cpu(formula: Formula) -> Formula:
+    """Restrict ``formula`` to CPUs: kernels of other devices choose other branches."""
+
+    def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
+        return formula(x, *args, **more) if x.device.type == "cpu" else NotImplemented
+
+    return changed
+
+
 aten = torch.ops.aten
 
 ACTIVATIONS: dict[Any, Formula] = {
-    aten.elu.default: elu,
-    aten.elu_backward.default: elu_backward,
-    aten.pow.Tensor_Scalar: power,
-    aten.smooth_l1_loss_backward.default: smooth_l1_loss_backward,
-    aten.soft_margin_loss.default: soft_margin_loss,
-    aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
+    operator: _on_cpu(formula)
+    for operator, formula in (
+        (aten.elu.default, elu),
+        (aten.elu_backward.default, elu_backward),
+        (aten.pow.Tensor_Scalar, power),
+        (aten.smooth_l1_loss_backward.default, smooth_l1_loss_backward),
+        (aten.soft_margin_loss.default, soft_margin_loss),
+        (aten.soft_margin_loss_backward.default, soft_margin_loss_backward),
+    )
 }

@@ -31,7 +31,8 @@ def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any)
     largest or the smallest number of a byte, and C++ compilers any number where a branch of the
     kernel is known to have a NaN or an infinity. A half becomes a float32 first.
     """
-    elsewhere = more.get("device") not in (None, x.device)
+    # Other devices convert in other ways.
+    elsewhere = x.device.type != "cpu" or more.get("device") not in (None, x.device)
     if elsewhere or dtype is None or dtype not in INTEGERS or not x.is_floating_point():
         return NotImplemented
     wide = x.float() if x.dtype in HALVES else x
