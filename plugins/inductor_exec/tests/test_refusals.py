@@ -84,3 +84,13 @@ def test_a_number_that_changes_becomes_a_bool(fusing: Any) -> None:
     for number in (1, 0, 2, -3):
         for mine, eager in zip(compiled(number), program(number), strict=True):
             assert torch.equal(mine, eager)
+
+
+def test_exponents_of_doubles_are_not_fused(fusing: Any) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mantissa, exponent = torch.frexp(x)
+        return exponent * 300, mantissa + 1
+
+    x = torch.randn(4, 8, dtype=torch.float64)
+    for mine, eager in zip(fusing(program)(x), program(x), strict=True):
+        assert torch.equal(mine, eager)

@@ -154,6 +154,16 @@ def _multiplies_by_no_number(call: BoundSymbol) -> str | None:
     return "Inductor writes its factor as an integer" if whole and odd else None
 
 
+def _has_wide_exponents(call: BoundSymbol) -> str | None:
+    """The reason why Inductor's kernel of ``call`` does not compile, or None.
+
+    The exponents of a vector of float64 have twice the places that their type has.
+    """
+    x = call.args[0]
+    wide = isinstance(x, TensorProxy) and x.dtype.name == "float64"
+    return "Inductor's kernel for exponents of float64 does not compile" if wide else None
+
+
 def _is_truth(call: BoundSymbol) -> str | None:
     """The reason why Inductor takes a symbol for a bool as the number that it is, or None."""
     given = (*call.args, *dict(call.kwargs).values())
@@ -167,6 +177,7 @@ def _is_truth(call: BoundSymbol) -> str | None:
 SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "addcmul": _multiplies_by_no_number,
     "add": _adds_multiples_of_truths,
+    "frexp": _has_wide_exponents,
     "index_add": _refused,
     "index_put": _mixes_types,
     "ldexp": _promotes,
