@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from tj_inductor.arithmetic import HALVES, Formula
+from tj_inductor.arithmetic import HALVES, Formula, widened
+from tj_inductor.mixed import in_float
 
 __all__ = ["ACTIVATIONS"]
 
@@ -21,9 +22,8 @@ NONE, MEAN = 0, 1
 
 def elu(x: torch.Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> torch.Tensor:
     """Exponential linear unit, of which zeros belong to the linear part."""
-    wide = _wide(x)
-    below = torch.expm1(wide * input_scale) * (alpha * scale)
-    return torch.where(wide < 0, below, wide * scale).to(x.dtype)
+    below = torch.expm1(x * input_scale) * (alpha * scale)
+    return torch.where(x < 0, below, x * scale)
 
 
 def elu_backward(
@@ -33,7 +33,7 @@ def elu_backward(
 
     Zeros belong to the part below, and so do NaN, but for halves.
     """
-    share, wide = _wide(grad), _wide(x)
+    share, wide = widened(grad), widened(x)
     coefficient = alpha * scale
     slope = wide + coefficient if is_result else torch.exp(wide * input_scale) * coefficient
     above = torch.logical_not(wide <= 0) if x.dtype in HALVES else wide > 0
@@ -80,10 +80,6 @@ def soft_margin_loss_backward(
     return -target * power * share / (power + 1)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.float() if x.dtype in HALVES else x
-
-
 def _on_cpu(formula: Formula) -> Formula:
     """Restrict ``formula`` to CPUs: kernels of other devices choose other branches."""
 
@@ -98,7 +94,7 @@ aten = torch.ops.aten
 ACTIVATIONS: dict[Any, Formula] = {
     operator: _on_cpu(formula)
     for operator, formula in (
-        (aten.elu.default, elu),
+        (aten.elu.default, in_float(elu)),
         (aten.elu_backward.default, elu_backward),
         (aten.pow.Tensor_Scalar, power),
         (aten.smooth_l1_loss_backward.default, smooth_l1_loss_backward),

@@ -7,12 +7,17 @@ from typing import Any
 
 import torch
 
-__all__ = ["COMPARISONS", "DIVISIONS", "HALVES", "INTEGERS", "SIGNS", "Formula"]
+__all__ = ["COMPARISONS", "DIVISIONS", "HALVES", "INTEGERS", "SIGNS", "Formula", "widened"]
 
 Formula = Callable[..., Any]
 
 HALVES = (torch.bfloat16, torch.float16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """``x``, a half as a float32."""
+    return x.float() if x.dtype in HALVES else x
 
 
 def floor_divided(a: Any, b: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tj_inductor.activations import ACTIVATIONS, MEAN
-from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, HALVES, SIGNS, Formula
+from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, HALVES, SIGNS, Formula, widened
 from tj_inductor.mixed import (
     CONVERSIONS,
     ENDS,
@@ -111,7 +111,7 @@ def var_mean(
     # An empty list means all dimensions, as None does.
     dims = dims or list(range(x.dim()))
     count = math.prod(x.shape[d] for d in dims)
-    wide = x.float() if x.dtype in HALVES else x
+    wide = widened(x)
     # Factors: what is small is computed again for each element, where a division takes longest.
     mean = wide.sum(dims, keepdim=True) * _inverse(count)
     distance = wide - mean
@@ -158,7 +158,7 @@ def _by_log1p(x: torch.Tensor, formula: Formula) -> Any:
     """``formula`` of floats on a CPU, computed in float32 or float64."""
     if not x.is_floating_point() or x.device.type != "cpu":
         return NotImplemented
-    wide = x.float() if x.dtype in HALVES else x
+    wide = widened(x)
     return formula(wide).to(x.dtype)
 
 
@@ -232,8 +232,7 @@ def norm(formula: Formula) -> Formula:
 
 
 def _float(value: Any) -> Any:
-    half = isinstance(value, torch.Tensor) and value.dtype in HALVES
-    return value.float() if half else value
+    return widened(value) if isinstance(value, torch.Tensor) else value
 
 
 def batch_norm(formula: Formula) -> Formula:

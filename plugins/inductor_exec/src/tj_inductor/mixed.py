@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tj_inductor.arithmetic import HALVES, INTEGERS, Formula
+from tj_inductor.arithmetic import HALVES, INTEGERS, Formula, widened
 
 __all__ = [
     "CONVERSIONS",
@@ -35,7 +35,7 @@ def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any)
     elsewhere = x.device.type != "cpu" or more.get("device") not in (None, x.device)
     if elsewhere or dtype is None or dtype not in INTEGERS or not x.is_floating_point():
         return NotImplemented
-    wide = x.float() if x.dtype in HALVES else x
+    wide = widened(x)
     by = torch.int64 if dtype in BY_INT64 else torch.int32
     end = -float(torch.iinfo(by).min)
     made = torch.where(wide.abs() < end, wide, -end)
@@ -43,6 +43,8 @@ def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any)
 
 
 BYTES = (torch.int8, torch.uint8)
+"""Integers of which Inductor loads parts of vectors, and reduces whole ones."""
+
 BY_INT64 = (torch.uint8, torch.int64)
 """Integers that floats become by way of an int64."""
 

@@ -98,13 +98,6 @@ def _refused(call: BoundSymbol) -> str | None:
     return None if same else "its source has another shape than its first argument"
 
 
-def _mixes_types(call: BoundSymbol) -> str | None:
-    """The reason why PyTorch's kernel refuses what is put into the first argument, or None."""
-    tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
-    same = tensors[0].dtype == tensors[-1].dtype
-    return None if same else "PyTorch's kernel refuses elements of another data type"
-
-
 def _divides_otherwise(call: BoundSymbol) -> str | None:
     """The reason why Inductor's gradient of an average pool is wrong; None if it is right.
 
@@ -179,7 +172,6 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "add": _adds_multiples_of_truths,
     "frexp": _has_wide_exponents,
     "index_add": _refused,
-    "index_put": _mixes_types,
     "ldexp": _promotes,
     "avg_pool2d_backward": _divides_otherwise,
     "avg_pool3d_backward": _divides_otherwise,

@@ -128,25 +128,28 @@ def _filling(call: BoundSymbol) -> Iterator[Trial]:
 def _pointwise(call: BoundSymbol, operator: Any) -> Iterator[Trial]:
     symbols = any(isinstance(p, NumberProxy) for p in call.flat_args)
     for number in EXTREMES if symbols else (0,):
-        yield _trial(call, operator, Given.small, lambda p, number=number: number)  # type: ignore[misc]
+        yield _trial(call, operator, Given.small, number)
 
 
 def _others(call: BoundSymbol, operator: Any) -> Iterator[Trial]:
     if {p.dtype.name for p in call.flat_args if isinstance(p, TensorProxy)} not in ALWAYS:
-        yield _trial(call, operator, Given.of, lambda p: 1 if p.hint is None else p.hint)
+        yield _trial(call, operator, Given.of, None)
 
 
 def _trial(
     call: BoundSymbol,
     operator: Any,
     tensor: Callable[[TensorProxy], Given],
-    number: Callable[[NumberProxy], Any],
+    number: int | None,
 ) -> Trial:
+    """A trial of ``call`` with ``number`` in place of each symbol; None: with its hint."""
+
     def made(value: Any) -> Any:
         if isinstance(value, TensorProxy):
             return tensor(value)
         if isinstance(value, NumberProxy):
-            return number(value)
+            hint = 1 if value.hint is None else value.hint
+            return hint if number is None else number
         if isinstance(value, (list, tuple)):
             return [*map(made, value)]
         plain = _plain(value)
