@@ -87,7 +87,7 @@ def main() -> None:
     measure(1)  # imports, first use of everything
     rounds = [{n: measure(n) for n in depths} for _ in range(arguments.rounds)]
     for n in depths:
-        medians = {k: statistics.median(r[n][k] for r in rounds) for k in rounds[0][n]}
+        medians = {k: statistics.median(r[n].get(k, 0) for r in rounds) for k in rounds[0][n]}
         print(n, ", ".join(f"{k} {v:.4g}" for k, v in medians.items()), flush=True)
     expand = [statistics.median(r[n]["expand"] for r in rounds) for n in (depths[0], depths[-1])]
     print(f"expand, {depths[-1]} layers to {depths[0]}: x{expand[1] / expand[0]:.2f}")

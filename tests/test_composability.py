@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tj_suites.composability import ROWS, Row, Status, run_row
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/composability.md"
 EVERY = list(itertools.chain.from_iterable(ROWS.values()))

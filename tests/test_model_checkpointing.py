@@ -12,7 +12,7 @@ import torch
 from tj_conformance.models import MODELS, step
 from tj_conformance.oracle.compare import assert_equal
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="the model is transformers'")

@@ -17,7 +17,7 @@ from tj_conformance.models import MODELS, Model, chosen, contents, language, ste
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.sampling import FULL
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="the models are transformers'")

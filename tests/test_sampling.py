@@ -15,7 +15,7 @@ TESTS = """
 import pytest
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("n", range(40))
 def test_many(n):
     pass

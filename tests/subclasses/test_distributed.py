@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_on_one_process(name: str, tmp_path: Path) -> None:
     with group(0, 1, str(tmp_path / "store")):

@@ -7,7 +7,7 @@ import torch
 from tj_conformance.oracle.case import evaluate
 from tj_suites.subclasses.programs import PROGRAMS
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.mark.sampled(16)

@@ -54,7 +54,7 @@ def ways(f: Program) -> dict[str, tuple[Program, Any, dict[str, Any]]]:
     }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("way", ["region", "ambient", "option"])
 @pytest.mark.parametrize("around", AROUND)

@@ -130,7 +130,7 @@ def run(trace: Trace, env: dict[str, Any]) -> tuple[list[Ran], Any]:
         return recorder.ran, map_tree(value, trace.outputs)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore:torch.chain_matmul", "ignore:Using torch.cross")
 @pytest.mark.parametrize("name", LISTED)
 def test_an_operation_of_the_lists(session: tj.Session, name: str) -> None:

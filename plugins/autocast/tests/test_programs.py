@@ -17,7 +17,7 @@ from tj_suites.autocast.programs import PROGRAMS
 if TYPE_CHECKING:
     from tj_conformance.oracle.case import Case, Verdict
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 STAY = {
     "written_under_no_grad_by_data": "what it does to memory is not known",

@@ -35,7 +35,7 @@ def check(found: dict[str, Any]) -> list[Difference]:
     return differences(found["eager"], found["jitted"])
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_training(name: str, ranks: Ranks) -> None:
     for found in ranks.run(FILE, "run", name):

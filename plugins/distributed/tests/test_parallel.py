@@ -30,7 +30,7 @@ def check(found: dict[str, Any]) -> None:
     assert found["joint"] == [True]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("jit", ["model", "loss"])
 @pytest.mark.parametrize("name", NAMES)
 def test_three_steps(name: str, jit: str, ranks: Ranks) -> None:

@@ -58,7 +58,7 @@ def test_captured(name: str, grad: bool, ranks: Ranks) -> None:
         check(ranks, name, grad, None)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", REASONS)
 def test_eager_with_one_warning(name: str, grad: bool, ranks: Ranks) -> None:

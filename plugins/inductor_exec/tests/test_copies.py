@@ -31,7 +31,7 @@ def of_equal_calls(x: torch.Tensor) -> Any:
     return x.sort(1).values, x.sort(1).values, x.sort(1).indices * x
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbols"])
 @pytest.mark.parametrize(
     "f", [filled, of_one_value, transposed, of_equal_calls], ids=lambda f: f.__name__

@@ -43,7 +43,7 @@ OPERATIONS = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("op", "dtype"), OPERATIONS)
 def test_operations(op: Any, dtype: torch.dtype) -> None:
     torch.compiler.reset()
@@ -72,7 +72,7 @@ NOT_KEPT = {
 """Operations of which no program is kept; of all others at least one is."""
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("op", "dtype"), [p for p in OPERATIONS if p.values[1] is torch.float32])
 def test_finished_programs_are_found(
     op: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -95,7 +95,7 @@ def test_finished_programs_are_found(
 MODULES = modules() if FULL else modules()[3::40]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("info", MODULES, ids=lambda m: m.name)
 def test_modules(info: Any, training: bool) -> None:

@@ -47,7 +47,7 @@ def unread(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 EXPONENTIALS = {entropy: 1, apart: 2, two: 2, unread: 1}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("f", EXPONENTIALS, ids=lambda f: f.__name__)
 def test_the_backward_computes_a_softmax_once(f: Program, fusing: Any) -> None:
     value, y = torch.randn(6, 9), torch.arange(6)
@@ -133,7 +133,7 @@ def test_gradients_of_unusual_values(value: torch.Tensor, fusing: Any) -> None:
     torch.testing.assert_close(mine.grad, theirs.grad, equal_nan=True)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1), (1, 0)])
 def test_several_results_have_their_own_ways_back(used: tuple[int, ...], fusing: Any) -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -34,7 +34,7 @@ LARGEST = {"exp": 1.3e-7, "sigmoid": 2e-7, "tanh": 4e-7, "expm1": 1.3e-7}
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("simdlen", [None, 256, 1])
 @pytest.mark.parametrize("name", LARGEST)
 def test_float32(name: str, simdlen: int | None, fusing: Any) -> None:

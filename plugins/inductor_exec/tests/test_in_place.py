@@ -155,7 +155,7 @@ def test_arguments_are_written_as_in_eager(f: Program, level: int) -> None:
     assert any(overwrites(g)) is (f in IN_PLACE)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("f", [*IN_PLACE, *COPIED_BACK], ids=lambda f: f.__name__)
 def test_the_first_index_is_out_of_bounds(f: Program, fusing: Any) -> None:
     g = fusing(f)
@@ -281,7 +281,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("f", [copied_to_an_index, set_at_a_place, zeroed])
 def test_a_region_that_fails_is_survived(

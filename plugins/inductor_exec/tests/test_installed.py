@@ -52,7 +52,7 @@ def regions(jitted: Any) -> list[Any]:
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("names", list(itertools.permutations(["x", "a0", "a1", "_0"])), ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 def test_names_of_formal_values_are_a_users_to_take(
     installed: Callable[..., Any], names: Sequence[str], training: bool
 ) -> None:

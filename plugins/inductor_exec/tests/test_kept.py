@@ -103,7 +103,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("other", OTHERS)
 def test_what_is_not_equal_is_not_found(other: str) -> None:
     assert counts() == (1, 0)

@@ -95,7 +95,7 @@ def test_all_names_are_there() -> None:
     assert TABLE.missing() == {}
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", [n for n in NAMES if "." not in n])
 def test_a_missing_name_costs_its_features(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     take_away(name, monkeypatch)
@@ -111,7 +111,7 @@ def test_a_missing_name_costs_its_features(name: str, monkeypatch: pytest.Monkey
     assert ("inductor.region" in text) is not essential
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", [n for n in NAMES if "." in n])
 def test_a_missing_member_is_no_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor itself may need it: then regions fail, and their operations run one by one."""
@@ -121,7 +121,7 @@ def test_a_missing_member_is_no_error(name: str, monkeypatch: pytest.MonkeyPatch
     assert [s for s in said if f": {NAMES[name].features[0]}: no {NAMES[name].path}; " in s]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_programs_are_right_without_a_feature(name: str) -> None:
     TABLE.lost[name] = "planted"
@@ -166,7 +166,7 @@ BEFORE_2_13 = {
 
 
 @pytest.mark.probe
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_probe_passes(name: str) -> None:
     probe = BY_NAME[name].probe
@@ -200,7 +200,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
 """Replacements by which a feature has no effect. A call of oneDNN's is right without one, too."""
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_probe_finds_that_a_feature_has_no_effect(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -158,7 +158,7 @@ OF_TWO: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("program", OF_TWO)
 def test_two_numbers_equal_and_not(installed: Any, program: str) -> None:
     f = OF_TWO[program]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from tj_suites.fused import regions
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.mark.slow

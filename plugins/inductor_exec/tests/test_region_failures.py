@@ -13,7 +13,7 @@ import torch
 from tj_core.extend import TjWarning
 from tj_suites.fused import X, hold, regions
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 
 def test_parameters_in_inference(fusing: Any) -> None:

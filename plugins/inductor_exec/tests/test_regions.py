@@ -9,7 +9,7 @@ import tj_core as tj
 import torch
 from tj_suites.fused import PROGRAMS, hold, regions
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.mark.sampled(16)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from tj_suites.fused import X, hold
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 
 # ------------------------------------------------------------------------- what is saved

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from tj_suites.fused import PROGRAMS, VIEWS, X, hold, regions
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from tj_core.extend import Session
 from tj_inductor.adapter import compiling
 from tj_inductor.variants import MOST, Variant, Variants
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 SIZES = (5, 9, 300, 3, 17)
 

@@ -30,7 +30,7 @@ def trained(f: Any, values: list[torch.Tensor]) -> list[torch.Tensor]:
     return [out.detach(), *(x.grad for x in mine if x.grad is not None)]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("scale", [None, 0.3], ids=["default", "scaled"])
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])

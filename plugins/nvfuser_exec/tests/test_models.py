@@ -14,7 +14,7 @@ from tj_conformance.models import MODELS, Model, step
 from tj_conformance.sampling import FULL
 from tj_core.extend import makes_views
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 SIZES = ((2, 8), (3, 11), (4, 16))
 SIZED = tuple(name for name in MODELS if name != "qwen2moe")

@@ -67,7 +67,7 @@ CALLS: dict[str, Callable[[], tuple[Any, ...]]] = {
 KEYWORDS = {"argsort.stable": {"stable": True}, "div.Scalar_mode": {"rounding_mode": "floor"}}
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CALLS)
 def test_operators(name: str, fusing: Any) -> None:
     assert f"aten.{name}" in OPERATIONS

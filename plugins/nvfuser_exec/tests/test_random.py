@@ -141,7 +141,7 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[float, floa
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name: str, dtype: torch.dtype, fusing: Any) -> None:

@@ -20,7 +20,7 @@ from tj_nvfuser.options import Options
 from tj_nvfuser.testing.plugin import ReferencePlugin
 from tj_nvfuser.testing.reference import Reference
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 F = torch.nn.functional
 SIZES = (5, 9, 300, 3, 1, 0, 17)

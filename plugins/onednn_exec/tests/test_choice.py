@@ -141,7 +141,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("choose", ["measure", "always"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_goes_wrong_in_the_trial_is_not_taken(

@@ -19,7 +19,7 @@ from tj_conformance.oracle.compare import call_differences, differences, seeded
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep.sample import samples
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 NAMES = {
     "mm", "addmm", "bmm", "baddbmm", "matmul", "__rmatmul__", "nn.functional.linear", "addbmm",

@@ -59,7 +59,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 X, W, B = torch.randn(2, 5, 16) * 3, torch.randn(8, 16), torch.randn(8)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_an_activation_is_computed_with_its_linear_layer(name: str, together: Any) -> None:
     def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from tj_conformance.oracle.compare import call_differences
 from tj_conformance.oracle.twins import clone_tree
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 Program = Callable[..., Any]
 

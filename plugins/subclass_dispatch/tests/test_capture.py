@@ -14,7 +14,7 @@ from tj_suites.subclasses.kinds import Labeled
 from torch.utils import _pytree as pytree
 
 pytestmark = [
-    pytest.mark.sampled(8),
+    pytest.mark.sampled(10),
     pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning"),
 ]
 

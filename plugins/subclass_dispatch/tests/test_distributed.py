@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_gradient_is_left_to_pytorchs_autograd(name: str, tmp_path: Path) -> None:
     made = []

@@ -256,7 +256,7 @@ def test_handlers_run_as_often_as_in_eager(
                 alike(observed(jitted, kind, grad), eagers)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", KINDS[:6], ids=lambda kind: kind.__name__)
 def test_a_warning_says_what_is_written(jit: Any, kind: Any) -> None:
     names = {

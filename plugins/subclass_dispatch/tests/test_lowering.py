@@ -18,7 +18,7 @@ from tj_core.extend import Claim, Executor, RuleTable, Stage, hookimpl
 from tj_suites.subclasses.programs import PROGRAMS
 from torch.testing._internal.two_tensor import TwoTensor
 
-pytestmark = [pytest.mark.sampled(8), pytest.mark.usefixtures("forgotten")]
+pytestmark = [pytest.mark.sampled(10), pytest.mark.usefixtures("forgotten")]
 
 UNKNOWN = "what torch[.a-zA-Z]*_ does is not known"
 

@@ -104,7 +104,7 @@ def shown(tensor: Any) -> Any:
     return [(part.requires_grad, part.tolist()) for part in (tensor.a, tensor.b)]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", RUNS)
 def test_programs_on_them(name: str) -> None:
     program, make = RUNS[name]

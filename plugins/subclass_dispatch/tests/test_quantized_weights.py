@@ -189,7 +189,7 @@ class Products(nn.Module):
         return y.sin() @ self.weight
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("breaks", [False, True], ids=["", "graph_break"])
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_a_jitted_module_is_converted(jit: Any, alike: Any, name: str, breaks: bool) -> None:

@@ -158,7 +158,7 @@ def cut_off(x: Any) -> Any:
     return z, y
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("f", "make"),
     [

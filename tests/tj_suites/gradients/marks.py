@@ -8,7 +8,7 @@ import torch
 __all__ = ["OWN_BACKWARDS"]
 
 OWN_BACKWARDS = [
-    pytest.mark.sampled(8),
+    pytest.mark.sampled(10),
     pytest.mark.usefixtures("forgotten"),  # programs share their code
     # Dynamo makes one where it captures a call of a Function, and looks at ``.grad`` of values.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated"),

@@ -33,8 +33,8 @@ def _tables() -> list[tuple[Case, str]]:
 
 FAMILIES: Mapping[str, Family] = {
     **families.FAMILIES,
-    "aliasing": whole(_aliasing, 6, 16),
-    "subclasses": whole(programs.subclasses, 6),
+    "aliasing": whole(_aliasing, 4, 16),
+    "subclasses": whole(programs.subclasses, 4),
     "autocast": whole(programs.autocast, 4, 6),
     "packages": whole(programs.packages, 4, 8),
 }

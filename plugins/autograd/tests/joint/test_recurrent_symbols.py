@@ -8,7 +8,7 @@ import pytest
 import tj_core as tj
 import torch
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def hessian(f: Program) -> Any:
     return functional.hessian(lambda x: f(x).sum(), x, vectorize=True)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbols"])
 @pytest.mark.parametrize(
     "way",

@@ -39,7 +39,7 @@ from tj_conformance.oracle.twins import clone_tree
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep.ways import GRADIENTS, TORCH, session
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 DTYPES = [getattr(torch, name) for name in known.DTYPES]

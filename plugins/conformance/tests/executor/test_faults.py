@@ -40,7 +40,7 @@ def listed(heading: str = "## Planted faults") -> dict[tuple[str, str], str]:
     }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_and_shown(fault: str, place: str) -> None:

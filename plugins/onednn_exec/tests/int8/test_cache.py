@@ -13,7 +13,7 @@ import tj_core as tj
 import torch
 from tj_onednn.int8 import cache, kernels
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(8)
 
 
 @pytest.fixture

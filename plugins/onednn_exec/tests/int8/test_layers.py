@@ -18,7 +18,7 @@ from tj_onednn.int8 import layers
 from tj_onednn.int8.kernels import DYNAMIC, QUANTISE, WEIGHTS
 from tj_onednn.int8.transform import chosen
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(8)
 
 NARROW = {"int8_weights": ["*"]}
 

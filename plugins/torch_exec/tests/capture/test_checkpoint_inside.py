@@ -20,7 +20,7 @@ from torch.utils.checkpoint import (
     checkpoint,
 )
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(10)
 
 SIZE = 64
 

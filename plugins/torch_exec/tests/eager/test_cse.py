@@ -91,7 +91,7 @@ def attends(x: torch.Tensor) -> Any:
     return F.multi_head_attention_forward(a, b, b, 4, 2, *more)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "f",
     [

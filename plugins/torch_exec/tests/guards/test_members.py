@@ -173,7 +173,7 @@ MEMBERS: dict[str, tuple[Callable[[type, type, Any], Any], str, Any]] = {
 """Programs of two classes and an object, each with the member it reads and another value."""
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("child", [False, True], ids=["base", "child"])
 @pytest.mark.parametrize("name", MEMBERS)
 def test_members_that_change_are_seen(name: str, child: bool) -> None:

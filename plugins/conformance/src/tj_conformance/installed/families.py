@@ -79,18 +79,18 @@ FAMILIES: Mapping[str, Family] = {
         for name in DTYPES
     },
     "module_db": whole(module_db, 4, 6),
-    "generated": _seeded(programs.generated, 10),
+    "generated": _seeded(programs.generated, 8),
     **{
         name: whole(functools.partial(_seen, name), 1 if name == "raising" else 0, 16)
         for name in SEEN
     },
     "meaning": whole(programs.meaning, 2, 16),
-    "orders": _seeded(programs.orders, 6),
+    "orders": _seeded(programs.orders, 4),
     "ways": _seeded(programs.ways, 0),
     "states": _seeded(programs.states, 0),
     "data": _seeded(programs.data, 0),
     "dtypes": _seeded(programs.dtypes, 1),
-    "found": whole(programs.found, 8),
+    "found": whole(programs.found, 6),
     "own_backwards": whole(programs.own_backwards, 2, 16),
     "models": whole(programs.models, 1, 5),
 }
