@@ -440,8 +440,9 @@ class _Run:
         if add is not None and (take := add()) is not None:
             take(run.claimed.kernels)
         spent = {f"{name}: {key}": seconds for key, seconds in run.steps.seconds.items()}
-        self.steps.seconds.update(spent)
-        if self.pipeline.later is not None:
+        if self.pipeline.later is None:
+            self.steps.seconds.update(spent)
+        else:
             self.pipeline.later(spent, run.claimed.counts)
         return Track(*run.track(), program, run.claimed.kernels), run.claimed.taken
 
