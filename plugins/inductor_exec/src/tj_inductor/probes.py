@@ -36,6 +36,7 @@ __all__ = [
     "in_place",
     "low_precision",
     "one_file",
+    "reads",
     "regions",
     "strides",
     "symbols",
@@ -272,3 +273,17 @@ def in_place() -> None:
     (found,) = made.function([x])
     assert torch.equal(x, torch.full((4,), 2.0)), "the input is not written"
     assert found.data_ptr() == x.data_ptr(), "the result is not the input"
+
+
+def reads() -> None:
+    """See that values and indices are read before a region writes where they stand."""
+
+    def program(x: Any) -> Any:
+        v, w = x.cumsum(0), (x + 1).cumsum(0)
+        v[1:] = v[:-1].clone()
+        return v, w.index_put((w[:, 0].long() % 8,), torch.arange(8.0)[:, None])
+
+    x = torch.arange(64.0).view(8, 8) * 7 % 11
+    (found,) = _fused(program, (x,))
+    for a, e in zip(found, program(x), strict=True):
+        assert torch.equal(a, e), f"{a}, not {e}"

@@ -16,7 +16,7 @@ from tj_torch.internal import python_dispatcher
 
 from tj_inductor.adapter.features import is_lost, need, ready
 from tj_inductor.adapter.modules import Compiled
-from tj_inductor.adapter.names import COPIES, EQUAL, LOW, ONEDNN, STRIDES
+from tj_inductor.adapter.names import COPIES, EQUAL, LOW, ONEDNN, READS, STRIDES
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
 from tj_inductor.formulas import formulas
@@ -95,6 +95,7 @@ def compiled(
     output.meta["user_visible_output_idxs"] = list(visible)
     same = _in_one_place(output.args[0], written)
     _write(graph, output, written)
+    _read_before(graph)
     context = TracingContext(mode)
     context.output_strides = []
     forced = {"force_layout_optimization": True} if _has_gradients_of_convolutions(graph) else {}
@@ -157,6 +158,68 @@ def _write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[
         copied.meta["val"] = inputs[place].meta["val"]
         found[i] = inputs[place]
     output.args = (tuple(found),)
+
+
+WRITES = {
+    torch.ops.aten.index_put.default,
+    torch.ops.aten._unsafe_index_put.default,
+    torch.ops.aten.slice_scatter.default,
+    torch.ops.aten.select_scatter.default,
+    torch.ops.aten.diagonal_scatter.default,
+    torch.ops.aten.as_strided_scatter.default,
+    torch.ops.aten.copy_.default,
+}
+"""Operators that Inductor lets write to their first argument where nobody needs its old value."""
+
+PUTS = (torch.ops.aten.index_put.default, torch.ops.aten._unsafe_index_put.default)
+"""Those with indices, which Inductor computes while it writes."""
+
+
+def _read_before(graph: torch.fx.GraphModule) -> None:
+    """Copy what an operator of `WRITES` reads of its first argument, before it writes there.
+
+    Inductor looks for later readers of the old value, not for those among the other arguments
+    (`can_inplace` in torch/_inductor/fx_passes/reinplace.py, up to 2.15), and has removed copies
+    that programs make. For ``v[1:] = v[:-1].clone()`` it would read what it has just written.
+    """
+    for node in graph.graph.nodes:
+        if node.target not in WRITES:
+            continue
+        written = _copied(node.args[0])
+        with graph.graph.inserting_before(node):
+
+            def before(argument: torch.fx.Node, written: torch.fx.Node = written) -> torch.fx.Node:
+                part = _value(_copied(argument)) == _value(written)
+                return _cloned(argument) if part else argument
+
+            def known(index: torch.fx.Node, written: torch.fx.Node = written) -> torch.fx.Node:
+                # A mask becomes `where`, or a kernel of PyTorch's.
+                mask = index.meta["val"].dtype in (torch.bool, torch.uint8)
+                return _cloned(index) if not mask and _depends(index, written) else index
+
+            first, second, *others = node.args
+            second = torch.fx.node.map_arg(second, known if node.target in PUTS else before)
+            node.args = (first, second, *torch.fx.node.map_arg(others, before))
+
+
+def _cloned(argument: torch.fx.Node) -> torch.fx.Node:
+    """A copy that Inductor makes where it stands in the graph."""
+    need([READS])
+    made = argument.graph.call_function(_extern(torch.ops.aten.clone.default), (argument,))
+    made.meta["val"] = argument.meta["val"].clone()
+    return made
+
+
+def _depends(node: torch.fx.Node, value: torch.fx.Node) -> bool:
+    """Test if ``node`` is computed from ``value`` or a copy of it."""
+    same, seen, waiting = _value(value), set[torch.fx.Node](), [node]
+    while waiting:
+        last = waiting.pop()
+        if _value(_copied(last)) == same:
+            return True
+        waiting += [x for x in last.all_input_nodes if x not in seen]
+        seen.update(last.all_input_nodes)
+    return False
 
 
 def _has_gradients_of_convolutions(graph: torch.fx.GraphModule) -> bool:

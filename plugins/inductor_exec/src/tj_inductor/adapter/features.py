@@ -23,6 +23,7 @@ from tj_inductor.adapter.names import (
     NAMES,
     ONE_FILE,
     ONEDNN,
+    READS,
     REGIONS,
     STRIDES,
     SYMBOLS,
@@ -135,6 +136,12 @@ FEATURES = (
         "a region writes to the argument that the program writes",
         "the program copies what it writes",
         "in_place",
+    ),
+    _feature(
+        READS,
+        "what a region reads of a value is read before the region writes there",
+        "regions that read what they write run one by one",
+        "reads",
     ),
 )
 

@@ -21,6 +21,7 @@ __all__ = [
     "NAMES",
     "ONEDNN",
     "ONE_FILE",
+    "READS",
     "REGIONS",
     "STRIDES",
     "SYMBOLS",
@@ -45,6 +46,7 @@ SYMBOLS = "sizes that are symbols"
 EQUAL = "equal operators"
 IN_PLACE = "writes in place"
 VECTORS = "kinds of vectors"
+READS = "reads before writes"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._C._dynamo.guards": {
@@ -112,7 +114,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ExternKernel.require_exact_strides": ("lay out a matrix without gaps", ONEDNN),
     },
     "torch._inductor.lowering": {
-        "fallback_handler": ("have an operator called as it is", ONEDNN),
+        "fallback_handler": ("have an operator called as it is", ONEDNN, READS),
     },
     "torch._inductor.runtime.runtime_utils": {
         "cache_dir": ("find Inductor's folder of built files", FOUND_AGAIN),

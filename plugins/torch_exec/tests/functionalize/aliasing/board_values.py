@@ -83,6 +83,25 @@ def copy_of_an_argument(x):
     return copied.view(-1).clone(), x.sin()
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(8, 8)),))
+def rows_that_move_down(x):
+    sums = x.cumsum(0)
+    sums[1:] = sums[:-1].clone()
+    return sums
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(8, 8)),))
+def rows_added_to_each_other(x):
+    sums = x.cumsum(0)
+    return sums.index_add(0, torch.tensor([1, 0]), sums[:2])
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(8, 8)),))
+def rows_whose_places_are_their_numbers(x):
+    sums = x.cumsum(0)
+    return sums.index_put((sums[:, 0].long() % 8,), torch.arange(8.0)[:, None])
+
+
 @known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
 def index_before_the_first(x):
     return x.index_copy(0, torch.tensor([-1]), x[:1]).sin()
