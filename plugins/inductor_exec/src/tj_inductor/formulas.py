@@ -15,6 +15,7 @@ import torch
 
 from tj_inductor.activations import ACTIVATIONS, MEAN
 from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, HALVES, SIGNS, Formula, widened
+from tj_inductor.fills import FILLS
 from tj_inductor.mixed import (
     CONVERSIONS,
     ENDS,
@@ -397,6 +398,7 @@ REPLACED = frozenset(
         *IN_PARTS,
         *ENDS,
         *FACTORS,
+        *FILLS,
         *OF_BYTES,
         *ELEMENTARY,
         *ACTIVATIONS,
@@ -419,6 +421,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         | CONVERSIONS
         | ENDS
         | FACTORS
+        | FILLS
         | OF_BYTES
         | ELEMENTARY
         | ACTIVATIONS

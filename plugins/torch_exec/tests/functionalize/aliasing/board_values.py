@@ -102,6 +102,11 @@ def rows_whose_places_are_their_numbers(x):
     return sums.index_put((sums[:, 0].long() % 8,), torch.arange(8.0)[:, None])
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(300)),))
+def ones_that_are_counted_in_bytes(x):
+    return torch.ones(300).cumsum(0, dtype=torch.uint8) * x
+
+
 @known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
 def index_before_the_first(x):
     return x.index_copy(0, torch.tensor([-1]), x[:1]).sin()
