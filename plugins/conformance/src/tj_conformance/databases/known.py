@@ -50,6 +50,8 @@ class Known:
     sometimes: bool = False
 
 
+_WARNS = "the implementation warns in a way that Dynamo does not capture"
+
 OPERATIONS = (
     Known(
         Kind.ROUNDING,
@@ -99,7 +101,7 @@ OPERATIONS = (
     Known(Kind.BREAK, "Dynamo does not capture resizing", ("resize_", "resize_as_")),
     Known(
         Kind.BREAK,
-        "the implementation warns in a way that Dynamo does not capture",
+        _WARNS,
         (
             "nn.functional.linear_cross_entropy.chunked",
             "nn.functional.linear_cross_entropy.chunked_none",
@@ -207,6 +209,15 @@ GRAPHS = (
             "tensor_split",
         ),
         sometimes=True,  # as one of the two kinds of graph
+    ),
+    Known(
+        Kind.BREAK,
+        _WARNS,
+        (
+            "nn.functional.linear_cross_entropy.chunked",
+            "nn.functional.linear_cross_entropy.chunked_none",
+        ),
+        sometimes=True,
     ),
 )
 """Calls in op_db that run in eager as FX graphs."""
