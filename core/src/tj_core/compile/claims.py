@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tj_core.ir.symbol import Symbol
     from tj_core.ir.trace import Trace
     from tj_core.passes.claim_record import ClaimRecord
+    from tj_core.passes.fuse.plan import Plan
 
 __all__ = ["ClaimedProgram"]
 
@@ -38,8 +39,8 @@ class ClaimedProgram:
 
     ``compiler`` compiles the regions. With ``all_calls``, regions drop no unused call. ``chosen``
     are the chosen strides of inputs. ``hosted`` are symbols of calls that may stand in another
-    executor's region; ``fused`` is the trace with regions. With ``wait``, another thread compiles
-    new regions; with ``begin``, it may finish them.
+    executor's region; ``planned`` is the plan of the regions, and ``fused`` the trace with
+    them. With ``wait``, another thread compiles new regions; with ``begin``, it may finish them.
     """
 
     steps: Steps
@@ -53,6 +54,7 @@ class ClaimedProgram:
     claims: tuple[ClaimRecord, ...] = ()
     implementations: dict[Any, Any] = field(default_factory=dict)
     hosted: frozenset[Symbol] = frozenset()
+    planned: Plan | None = None
     fused: FusedTrace | None = None
     counts: Counts = field(default_factory=Counts)
 
@@ -63,7 +65,7 @@ class ClaimedProgram:
             claimed = claim(trace, self.executors, self.steps.tags)
             self.claims, self.implementations = claimed.records, claimed.implementations
             self.steps.reached.add(Stage.CLAIMED)
-            self.hosted = claimed.hosted
+            self.hosted, self.planned = claimed.hosted, claimed.planned
             return claimed.trace
 
         self.steps.own_step("claim", apply)
@@ -76,7 +78,7 @@ class ClaimedProgram:
         def apply(trace: Trace) -> Trace:
             read = readers(assembly, trace.language.runtime) if assembly else {}
             layouts = Layouts(read, dict(self.chosen))
-            facts = self.implementations, self.hosted, layouts, self.tables
+            facts = self.implementations, self.hosted, layouts, self.tables, self.planned
             made = fuse(trace, self.executors, self.steps.tags, *facts, all_calls=self.all_calls)
             self.fused, self.claims = made, with_regions(self.claims, made)
             return made.trace

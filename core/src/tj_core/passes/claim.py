@@ -27,7 +27,7 @@ from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Context, Symbol
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
 from tj_core.passes.claim_record import ClaimRecord
-from tj_core.passes.fuse.plan import Fusers, plan
+from tj_core.passes.fuse.plan import Fusers, Plan, plan
 from tj_core.passes.fuse.regions import names_constants
 
 if TYPE_CHECKING:
@@ -44,13 +44,15 @@ NEEDS_GRADIENT = "its outputs need gradients, and no gradient transform has run"
 class Claimed:
     """A claimed trace, the report, and the implementations of claimed symbols.
 
-    ``hosted`` are the claimed symbols that may stand in regions of another executor.
+    ``hosted`` are the claimed symbols that may stand in regions of another executor; ``planned`` is
+    the plan of the trace's regions, if it has calls for some.
     """
 
     trace: Trace
     records: tuple[ClaimRecord, ...]
     implementations: dict[Symbol, Callable[..., Any]]
     hosted: frozenset[Symbol] = frozenset()
+    planned: Plan | None = None
 
 
 def claim(trace: Trace, executors: Sequence[Executor], tags: TagRegistry) -> Claimed:
@@ -68,7 +70,7 @@ def claim(trace: Trace, executors: Sequence[Executor], tags: TagRegistry) -> Cla
     walk.settle(0)
     done = walk.editor.done(PassRecord("claim", changes=tuple(walk.changes)), stage=Stage.CLAIMED)
     hosted = frozenset(walk.hosted)
-    return Claimed(done, tuple(walk.records), walk.implementations, hosted)
+    return Claimed(done, tuple(walk.records), walk.implementations, hosted, walk.planned)
 
 
 Path: TypeAlias = "tuple[int, ...]"
@@ -94,7 +96,8 @@ class _Walk:
     that have a claim for a part and declined. ``fused`` has the executor and the path of each call
     that is to stand in a region, by label; ``single`` the calls, by executor and path, that the
     executor must not fuse, nor their parts, with the reason.
-    ``states`` are the states of the claims for calls of this program.
+    ``states`` are the states of the claims for calls of this program, and ``planned`` is the plan
+    of its regions as claimed last.
     ``numbers`` are the numbers computed so far, by type and expression over symbols.
     ``written`` is true after a write that has given its argument a gradient. Other tensors in the
     same memory have one from then on, which their metadata in a trace with writes do not say.
@@ -117,6 +120,7 @@ class _Walk:
     states: States = field(default_factory=dict)
     path: Path = ()
     written: bool = False
+    planned: Plan | None = None
 
     def settle(self, depth: int) -> None:
         """Claim all calls; repeat, without fusion for calls that end up in no region."""
@@ -147,10 +151,11 @@ class _Walk:
 
         By executor and path, each with the reason.
         """
+        self.planned = None
         if not self.fused:
             return {}
-        fusers = Fusers.of(self.executors, self.hosted)
-        refused = plan(self.editor.calls, fusers).refused
+        self.planned = plan(self.editor.calls, Fusers.of(self.executors, self.hosted))
+        refused = self.planned.refused
         kept = [path for label, (_, path) in self.fused.items() if label not in refused]
         stays = {path[:n] for path in kept for n in range(len(path) + 1)}
         return {

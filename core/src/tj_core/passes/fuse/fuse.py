@@ -13,7 +13,7 @@ from tj_core.ir.proxy import size_hints
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
 from tj_core.passes.fuse.layouts import Choice, Layouts
 from tj_core.passes.fuse.overwriting import Overwritable, overwritable
-from tj_core.passes.fuse.plan import Fusers, plan
+from tj_core.passes.fuse.plan import Fusers, Plan, plan
 from tj_core.passes.fuse.regions import Facts, FusedCall, region_calls
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def fuse(
     hosted: frozenset[Symbol],
     layouts: Layouts,
     tables: Mapping[str, RuleTable[Any]],
+    planned: Plan | None = None,
     *,
     all_calls: bool = False,
 ) -> FusedTrace:
@@ -56,14 +57,18 @@ def fuse(
 
     ``implementations`` are the functions of claimed symbols, ``hosted`` the symbols that may stand
     in regions of other executors. ``layouts`` are of the inputs and outputs, ``tables`` the
-    session's rule tables. With ``all_calls``, unused calls are kept, outside of regions.
+    session's rule tables. ``planned`` is the plan of ``trace``, if it has been made. With
+    ``all_calls``, unused calls are kept, outside of regions.
     """
     fusers = Fusers.of(executors, hosted)
     if not fusers.executors:
         return FusedTrace(trace)
     single = next((e.name for e in executors if e.fallback), None)
     writable = overwritable(trace, tables, implementations.keys())
-    pass_ = _Pass(fusers, implementations, single, tags, {}, {}, layouts, writable, all_calls)
+    made_before = None if all_calls else planned
+    pass_ = _Pass(
+        fusers, implementations, single, tags, {}, {}, layouts, writable, made_before, all_calls
+    )
     taken = pass_.taken(trace)
     pass_ = replace(pass_, layouts=replace(layouts, chosen=taken))
     made = pass_.program(trace, PassRecord("fuse"))
@@ -85,8 +90,8 @@ class _Pass:
     """One run of the pass.
 
     ``single`` is the executor of calls outside of regions, ``found`` are the regions by symbol,
-    ``members`` the symbols of regions by label of call. ``layouts`` and ``overwritable`` are for
-    the outermost program.
+    ``members`` the symbols of regions by label of call. ``layouts``, ``overwritable`` and
+    ``planned`` are for the outermost program.
     """
 
     fusers: Fusers
@@ -97,6 +102,7 @@ class _Pass:
     members: dict[str, Symbol]
     layouts: Layouts
     overwritable: Overwritable | None
+    planned: Plan | None
     all_calls: bool = False
 
     def program(self, trace: Trace, record: PassRecord | None = None) -> Trace:
@@ -104,7 +110,8 @@ class _Pass:
         outermost = record is not None
         layouts = self.layouts if outermost else Layouts()
         writable = self.overwritable if outermost else None
-        for unit in self.calls(trace, layouts, writable):
+        planned = self.planned if outermost else None
+        for unit in self.calls(trace, layouts, writable, planned):
             if isinstance(unit, FusedCall):
                 self.found.setdefault(unit.call.symbol, unit.region)
                 for label in unit.members:
@@ -116,9 +123,15 @@ class _Pass:
         return editor.done(record)
 
     def calls(
-        self, trace: Trace, layouts: Layouts, writable: Overwritable | None
+        self,
+        trace: Trace,
+        layouts: Layouts,
+        writable: Overwritable | None,
+        planned: Plan | None,
     ) -> list[FusedCall | BoundSymbol]:
-        planned = plan(self.unneeded_alone(trace) if self.all_calls else trace.calls, self.fusers)
+        if planned is None:
+            calls = self.unneeded_alone(trace) if self.all_calls else trace.calls
+            planned = plan(calls, self.fusers)
         executors = self.fusers.executors
         facts = Facts(
             trace.language,
@@ -148,7 +161,7 @@ class _Pass:
             return chosen
         for name in value_names(trace.outputs):
             chosen.pop(name, None)
-        for unit in self.calls(trace, Layouts(), None):
+        for unit in self.calls(trace, Layouts(), None, self.planned):
             call, region = (unit.call, unit.region) if isinstance(unit, FusedCall) else (unit, None)
             fixed = region is not None and not size_hints(region.inputs)
             for p in call.flat_args:

@@ -1,8 +1,7 @@
 """The plan of fusion: the assignment of a claimed program's calls to groups.
 
-The plan is made twice. While calls are claimed, it shows which are in no group; these are claimed
-again without fusion, so that the highest call around them runs as one. After claiming, its groups
-become regions.
+The plan is made while calls are claimed. It shows which are in no group; these are claimed again
+without fusion, so that the highest call around them runs as one. Its groups become regions.
 """
 
 from __future__ import annotations
