@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -222,3 +222,43 @@ def test_a_number_that_the_type_does_not_hold(fusing: Any) -> None:
             program(half, whole)
         with pytest.raises(RuntimeError, match="cannot be converted"):
             fusing(program, {"minimum": 1})(half, whole)
+
+
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    """Four threads, for which Inductor makes other kernels than for one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def ends(x: torch.Tensor) -> list[torch.Tensor]:
+    """Smallest and largest elements of a matrix ``x`` along each and along both dimensions."""
+    found = [x.amax(), x.amin()]
+    for dim in (0, 1):
+        found += [x.amax(dim), x.amin(dim), *x.max(dim), *x.min(dim)]
+    return found
+
+
+@pytest.mark.parametrize("shape", [(700, 513), (257, 1000), (3, 2001)], ids=str)
+def test_ends_of_bools(fusing: Any, four_threads: None, shape: tuple[int, ...]) -> None:
+    x = torch.arange(math.prod(shape)).view(shape) % 97 > 95
+    found = fusing(lambda x: ends(x.logical_or(x)), {"minimum": 1})(x)
+    for mine, eager in zip(found, ends(x), strict=True):
+        assert mine.dtype == eager.dtype
+        assert torch.equal(mine, eager)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_ends_of_halves_with_several_threads(
+    fusing: Any, four_threads: None, dtype: torch.dtype
+) -> None:
+    x = (torch.arange(700 * 513).view(700, 513) * 7 % 1001 - 500).to(dtype)
+    x[3, 5] = math.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tj.TjWarning)
+        found = fusing(lambda x: ends(x * 1), {"minimum": 1})(x)
+    for mine, eager in zip(found, ends(x), strict=True):
+        assert mine.dtype == eager.dtype
+        assert torch.equal(mine.nan_to_num(7), eager.nan_to_num(7))

@@ -21,7 +21,7 @@ from tj_inductor.mixed import (
     ENDS,
     FACTORS,
     IN_PARTS,
-    OF_BYTES,
+    OF_SMALL,
     PROMOTED,
     converted,
     in_common_type,
@@ -399,7 +399,7 @@ REPLACED = frozenset(
         *ENDS,
         *FACTORS,
         *FILLS,
-        *OF_BYTES,
+        *OF_SMALL,
         *ELEMENTARY,
         *ACTIVATIONS,
         *SAY_WHETHER,
@@ -422,7 +422,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         | ENDS
         | FACTORS
         | FILLS
-        | OF_BYTES
+        | OF_SMALL
         | ELEMENTARY
         | ACTIVATIONS
     )

@@ -14,7 +14,7 @@ __all__ = [
     "ENDS",
     "FACTORS",
     "IN_PARTS",
-    "OF_BYTES",
+    "OF_SMALL",
     "PROMOTED",
     "converted",
     "in_common_type",
@@ -121,18 +121,22 @@ def _with_factor(
     return x + combined(a * value, b)
 
 
-def ends_of_bytes(operator: Any) -> Formula:
-    """Let ``operator``, which finds the smallest or largest of `BYTES`, look at an int32 each.
+def ends_of_small(operator: Any) -> Formula:
+    """Let ``operator``, which finds smallest or largest elements, look at an int32 or a float32
+    each, of `BYTES` and bools or of halves.
 
-    Inductor reduces a whole vector of bytes where it has loaded a part of one.
+    Inductor reduces a whole vector of bytes where it has loaded a part of one. Its kernel for the
+    largest bool and its place does not compile, nor does one with several threads that finds ends
+    of halves along two dimensions.
     """
 
     def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
-        if x.dtype not in BYTES:
+        if x.dtype not in (*BYTES, *HALVES, torch.bool):
             return NotImplemented
-        found = operator(x.to(torch.int32), *args, **more)
+        wide = torch.float32 if x.dtype in HALVES else torch.int32
+        found = operator(x.to(wide), *args, **more)
         values, *indices = found if isinstance(found, tuple) else (found,)
-        values = values.to(x.dtype) if values.dtype is torch.int32 else values
+        values = values.to(x.dtype) if values.dtype is wide else values
         return (values, *indices) if indices else values
 
     return changed
@@ -141,7 +145,7 @@ def ends_of_bytes(operator: Any) -> Formula:
 def sums_of_bytes(operator: Any) -> Formula:
     """Let ``operator``, a sum or product of `BYTES`, add or multiply an int32 each.
 
-    See `ends_of_bytes`. The lowest bits of the result are those of a sum of bytes.
+    See `ends_of_small`. The lowest bits of the result are those of a sum of bytes.
     """
 
     def changed(x: torch.Tensor, *args: Any, dtype: torch.dtype | None = None, **more: Any) -> Any:
@@ -174,9 +178,9 @@ FACTORS: dict[Any, Formula] = {
     aten.addcmul.default: sum_of_product,
     aten.addcdiv.default: sum_of_quotient,
 }
-OF_BYTES: dict[Any, Formula] = {
+OF_SMALL: dict[Any, Formula] = {
     **{
-        operator: ends_of_bytes(operator)
+        operator: ends_of_small(operator)
         for operator in (
             aten.amax.default, aten.amin.default, aten.argmax.default, aten.argmin.default,
             aten.max.default, aten.max.dim, aten.min.default, aten.min.dim,
