@@ -26,7 +26,7 @@ from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, 
 from tj_inductor.formulas import REPLACED
 from tj_inductor.trials import FILLING, refusal
 
-__all__ = ["can_fuse", "convolves", "is_kernel", "needs"]
+__all__ = ["can_fuse", "convolves", "is_in_loops", "is_kernel", "needs"]
 
 DEVICES = frozenset({"cpu", "cuda"})
 
@@ -219,10 +219,13 @@ def _has_symbols(p: TensorProxy) -> bool:
 def is_kernel(call: BoundSymbol) -> bool:
     """Check that ``call``, which may be in a region, shares a kernel with its neighbours."""
     operator = _operator(call.symbol)
-    if operator is None:
-        return False
-    name = call.symbol.path.partition(".")[0]
-    return makes_views(call) or name in TOGETHER or torch.Tag.pointwise in operator.tags
+    return operator is not None and (makes_views(call) or is_in_loops(operator))
+
+
+def is_in_loops(operator: Any) -> bool:
+    """Check that Inductor writes loops for ``operator``, which is no view: it calls no kernel."""
+    name = operator.name().partition("::")[2].partition(".")[0]
+    return name in TOGETHER or torch.Tag.pointwise in operator.tags
 
 
 def convolves(calls: Sequence[BoundSymbol]) -> bool:
