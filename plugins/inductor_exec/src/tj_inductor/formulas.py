@@ -16,6 +16,7 @@ import torch
 from tj_inductor.activations import ACTIVATIONS, MEAN
 from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, HALVES, SIGNS, Formula, widened
 from tj_inductor.mixed import (
+    AT_PLACES,
     CONVERSIONS,
     ENDS,
     FACTORS,
@@ -398,6 +399,7 @@ REPLACED = frozenset(
         *ENDS,
         *FACTORS,
         *OF_BYTES,
+        *AT_PLACES,
         *ELEMENTARY,
         *ACTIVATIONS,
         *SAY_WHETHER,
@@ -420,6 +422,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         | ENDS
         | FACTORS
         | OF_BYTES
+        | AT_PLACES
         | ELEMENTARY
         | ACTIVATIONS
     )

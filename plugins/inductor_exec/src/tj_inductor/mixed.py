@@ -10,6 +10,7 @@ import torch
 from tj_inductor.arithmetic import HALVES, INTEGERS, Formula, widened
 
 __all__ = [
+    "AT_PLACES",
     "CONVERSIONS",
     "ENDS",
     "FACTORS",
@@ -44,6 +45,9 @@ def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any)
 
 BYTES = (torch.int8, torch.uint8)
 """Integers of which Inductor loads parts of vectors, and reduces whole ones."""
+
+SHORT = (*BYTES, torch.bool)
+"""Data types of one byte."""
 
 BY_INT64 = (torch.uint8, torch.int64)
 """Integers that floats become by way of an int64."""
@@ -122,13 +126,14 @@ def _with_factor(
 
 
 def ends_of_bytes(operator: Any) -> Formula:
-    """Let ``operator``, which finds the smallest or largest of `BYTES`, look at an int32 each.
+    """Let ``operator``, which finds the smallest or largest of `SHORT`, look at an int32 each.
 
-    Inductor reduces a whole vector of bytes where it has loaded a part of one.
+    Inductor reduces a whole vector of bytes where it has loaded a part of one, and finds another
+    place for the smallest of bools.
     """
 
     def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
-        if x.dtype not in BYTES:
+        if x.dtype not in SHORT:
             return NotImplemented
         found = operator(x.to(torch.int32), *args, **more)
         values, *indices = found if isinstance(found, tuple) else (found,)
@@ -139,16 +144,37 @@ def ends_of_bytes(operator: Any) -> Formula:
 
 
 def sums_of_bytes(operator: Any) -> Formula:
-    """Let ``operator``, a sum or product of `BYTES`, add or multiply an int32 each.
+    """Let ``operator``, a sum or product of `SHORT`, add or multiply an int32 each.
 
-    See `ends_of_bytes`. The lowest bits of the result are those of a sum of bytes.
+    See `ends_of_bytes`. The lowest bits of the result are those of a sum of bytes, and a sum of
+    bools is true unless it is 0. Inductor's kernels of these do not compile.
     """
 
     def changed(x: torch.Tensor, *args: Any, dtype: torch.dtype | None = None, **more: Any) -> Any:
-        if dtype not in BYTES:
+        if dtype not in SHORT:
             return NotImplemented
         whole = x.to(dtype).to(torch.int32)
         return operator(whole, *args, dtype=torch.int32, **more).to(dtype)
+
+    return changed
+
+
+def sums_at_places(operator: Any) -> Formula:
+    """Let ``operator`` add halves at places of a tensor in float32, and round each sum once.
+
+    Inductor rounds after each term: a sum of ones in bfloat16 ends at 256.
+    """
+
+    def changed(
+        x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *args: Any, **more: Any
+    ) -> Any:
+        reduction = more.get("reduce", args[0] if args else "sum")
+        if x.dtype not in HALVES or reduction not in ("sum", "add"):
+            return NotImplemented
+        if not isinstance(source, torch.Tensor):  # which the kernel rounds first
+            source = torch.full(index.shape, source, dtype=x.dtype, device=x.device)
+            return torch.scatter_add(x.float(), dim, index, source.float()).to(x.dtype)
+        return operator(x.float(), dim, index, source.float(), *args, **more).to(x.dtype)
 
     return changed
 
@@ -188,6 +214,14 @@ OF_BYTES: dict[Any, Formula] = {
             aten.sum.default, aten.sum.dim_IntList, aten.prod.default, aten.prod.dim_int,
         )
     },
+}  # fmt: skip
+
+AT_PLACES: dict[Any, Formula] = {
+    operator: sums_at_places(operator)
+    for operator in (
+        aten.scatter_add.default, aten.scatter.reduce, aten.scatter.value_reduce,
+        aten.scatter_reduce.two,
+    )
 }  # fmt: skip
 
 PROMOTED = (
