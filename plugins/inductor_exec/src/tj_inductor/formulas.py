@@ -23,6 +23,7 @@ from tj_inductor.mixed import (
     IN_PARTS,
     OF_BYTES,
     PROMOTED,
+    WITH_HALVES,
     converted,
     in_common_type,
     in_float,
@@ -400,6 +401,7 @@ REPLACED = frozenset(
         *FACTORS,
         *OF_BYTES,
         *AT_PLACES,
+        *WITH_HALVES,
         *ELEMENTARY,
         *ACTIVATIONS,
         *SAY_WHETHER,
@@ -423,6 +425,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         | FACTORS
         | OF_BYTES
         | AT_PLACES
+        | WITH_HALVES
         | ELEMENTARY
         | ACTIVATIONS
     )

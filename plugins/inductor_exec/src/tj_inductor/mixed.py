@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import math
+import struct
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ __all__ = [
     "IN_PARTS",
     "OF_BYTES",
     "PROMOTED",
+    "WITH_HALVES",
     "converted",
     "in_common_type",
     "in_float",
@@ -73,6 +77,49 @@ def in_common_type(formula: Formula) -> Formula:
         return formula(*(v.to(common) if isinstance(v, torch.Tensor) else v for v in (a, b)))
 
     return changed
+
+
+def with_half(operator: Any) -> Formula:
+    """Let ``operator`` round numbers, ``alpha`` too, to the half that its result is.
+
+    So do kernels for CPUs. A difference of a half and a number may be all rounding.
+    """
+
+    def changed(*args: Any, **more: Any) -> Any:
+        kinds = {(v.dtype, v.device.type) for v in args if isinstance(v, torch.Tensor)}
+        if kinds not in ON_CPU:
+            return NotImplemented
+        ((half, _),) = kinds
+        given = [*args, *more.values()]
+        numbers = [as_half(v, half) if isinstance(v, float) else v for v in given]
+        # Equal numbers end the recursion: the operator in here has this formula, too.
+        if all(new is v or new == v or new != new for new, v in zip(numbers, given, strict=True)):
+            return NotImplemented
+        rest = zip(more, numbers[len(args) :], strict=True)
+        return operator(*numbers[: len(args)], **dict(rest))
+
+    return changed
+
+
+ON_CPU = tuple({(half, "cpu")} for half in HALVES)
+"""Data type and device of arguments that are halves on a CPU."""
+
+
+def as_half(number: float, dtype: torch.dtype) -> float:
+    """``number`` as an element of a half, by way of a float32, as in PyTorch."""
+    single = ctypes.c_float(number).value
+    if not math.isfinite(single):
+        return single
+    if dtype is torch.float16:
+        try:
+            found: float = struct.unpack("<e", struct.pack("<e", single))[0]
+        except OverflowError:
+            return math.copysign(math.inf, single)
+        return found
+    (bits,) = struct.unpack("<I", struct.pack("<f", single))
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000  # to the nearest, ties to even
+    found = struct.unpack("<f", struct.pack("<I", bits))[0]
+    return found
 
 
 def in_float(formula: Formula) -> Formula:
@@ -229,6 +276,16 @@ PROMOTED = (
     aten.special_xlog1py.default,
 )
 """Operators of two tensors whose formulas compute halves in float32."""
+
+WITH_HALVES: dict[Any, Formula] = {
+    operator: with_half(operator)
+    for operator in (
+        aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar,
+        aten.fmod.Scalar, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self,
+        aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar,
+    )
+}  # fmt: skip
+"""Operators of a tensor and a number, which kernels round to the data type of the result."""
 
 IN_PARTS = (aten.lerp.Scalar, aten.lerp.Tensor, aten.round.decimals)
 """Operators whose formulas round halves in between."""

@@ -19,6 +19,7 @@ from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.names import COPIES, EQUAL, LOW, ONEDNN, STRIDES
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
+from tj_inductor.constants import round_constants
 from tj_inductor.formulas import formulas
 from tj_inductor.operators import is_in_loops
 
@@ -39,6 +40,7 @@ def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.f
         made: torch.fx.GraphModule = make_fx(run, decomposition_table=table, tracing_mode="real")(
             *inputs
         )
+    round_constants(made.graph)
     if not is_lost(EQUAL):
         made.graph = _once(made.graph)
     made.recompile()
