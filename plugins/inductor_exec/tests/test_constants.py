@@ -56,3 +56,20 @@ def test_numbers_are_rounded_to_halves(fusing: Any, dtype: torch.dtype) -> None:
         return [*made, *(y.float() * 3 for y in made)]
 
     hold(fusing, program, torch.tensor([1.1, 1.0, 0.3, 0.9, -3.0, 2.5e-3] * 7, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_divisors_of_halves_are_exact(fusing: Any, dtype: torch.dtype) -> None:
+    """A number, or a tensor without dimensions, that comes second: kernels do not round it."""
+
+    def program(x: torch.Tensor, *given: torch.Tensor) -> list[torch.Tensor]:
+        made = []
+        for y in (0.3, 2049, *given):
+            floored = [x // y, torch.floor_divide(x, y), torch.div(x, y, rounding_mode="floor")]
+            made += [*floored, torch.div(x, y, rounding_mode="trunc"), x % y, x * y, x / y]
+        made += [y * x for y in given]
+        return [*made, x // x[3], torch.div(x, x.flip(0), rounding_mode="trunc")]
+
+    values = [0.3, 0.6, 0.9, 1.1, -0.3, 2.1, -2.7, 33.0, 2048.0] * 7
+    one = [torch.tensor(y) for y in (0.3, 2049)]
+    hold(fusing, program, torch.tensor(values, dtype=dtype), *one, one[0].double())
