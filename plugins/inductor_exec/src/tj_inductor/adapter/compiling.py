@@ -21,7 +21,7 @@ from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
 from tj_inductor.constants import round_constants
 from tj_inductor.formulas import formulas
-from tj_inductor.operators import is_in_loops
+from tj_inductor.loops import is_in_loops
 
 __all__ = ["compiled", "traced"]
 
