@@ -40,7 +40,7 @@ def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.f
         made: torch.fx.GraphModule = make_fx(run, decomposition_table=table, tracing_mode="real")(
             *inputs
         )
-    round_constants(made.graph)
+    round_constants(made.graph)  # outside of the mode: it computes elements
     if not is_lost(EQUAL):
         made.graph = _once(made.graph)
     made.recompile()
