@@ -51,8 +51,9 @@ ROOMS = {
     ),
     "tj_inductor": (
         "options", "arithmetic", "mixed", "activations", "formulas", "texts", "thrown",
-        "elementary", "adapter", "kernels", "trials", "operators", "decompositions", "graph",
-        "lowering", "variants", "compiler", "packaging", "executor", "probes", "doctor", "plugin",
+        "elementary", "constants", "loops", "adapter", "kernels", "trials", "operators",
+        "decompositions", "graph", "lowering", "variants", "compiler", "packaging", "executor",
+        "probes", "doctor", "plugin",
     ),
     "tj_onednn": (
         "options", "availability", "timing", "store", "names", "adapter", "kernels", "packing",

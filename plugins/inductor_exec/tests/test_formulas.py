@@ -126,7 +126,7 @@ def test_a_norm_is_two_sums_of_what_is_in_the_cache() -> None:
     for rows, passes in ((8, True), (IN_CACHE, False)):
         with mode:
             x = torch.empty(rows, 3, 1, 1)
-            graph = compiling.traced(norm, [x], mode)
+        graph = compiling.traced(norm, [x], mode)
         called = {str(node.target) for node in graph.graph.nodes}
         assert ("aten.var_mean.correction" not in called) is passes
 

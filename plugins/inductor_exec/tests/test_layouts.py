@@ -103,6 +103,8 @@ OF_SIZE_ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a product": lambda x: x.sin().t() * 2,
     "a gradient": lambda x: x.t().sin().t(),
     "operands laid out alike": lambda x: (x.as_strided((4, 1, 2, 1), (2, 1, 1, 1)) * x[0]).sin(),
+    "a sort": lambda x: (x * 2).sort(0)[0],
+    "sorted rows": lambda x: (x * 2).view(1, 8, 1).sort(0)[0],
     "what is used again": lambda x: (x.sin().t() * 2).exp().cumsum(0).t() * 2,
 }
 

@@ -262,3 +262,38 @@ def test_ends_of_halves_with_several_threads(
     for mine, eager in zip(found, ends(x), strict=True):
         assert mine.dtype == eager.dtype
         assert torch.equal(mine.nan_to_num(7), eager.nan_to_num(7))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
+)
+def test_many_halves_are_added_at_a_place(fusing: Any, dtype: torch.dtype) -> None:
+    places = (torch.arange(600) % 3 == 0).long()
+
+    def program(a: torch.Tensor, b: torch.Tensor) -> list[Any]:
+        source = b * 2
+        made = [
+            a.scatter_add(0, places, source),
+            a.scatter_reduce(0, places, source, "sum", include_self=False),
+            a.scatter(0, places, source, reduce="add"),
+            a.scatter(0, places, 1.1, reduce="add"),
+        ]
+        return [x + 1 for x in made]
+
+    a, b = torch.tensor([0.5, 2.0], dtype=dtype), torch.linspace(0, 2, 600).to(dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The reduce argument of torch.scatter")
+        assert same(fusing, program, a, b)
+
+
+@pytest.mark.parametrize("size", [1, pytest.param(33, marks=pytest.mark.slow)])
+def test_reductions_of_bools(fusing: Any, size: int) -> None:
+    def program(a: torch.Tensor, *given: torch.Tensor) -> list[Any]:
+        found = [*a.min(1), *a.max(1), *a.min(0), *a.max(0)]
+        found += [x.sum(1, dtype=torch.bool) for x in given]
+        found += [x.prod(1, dtype=torch.bool) for x in given]
+        return [*found, *(x.sum(dtype=torch.bool) for x in given)]
+
+    a = torch.arange(3 * size).view(3, size) % 5 > 0
+    whole = torch.arange(-size, 2 * size).view(3, size)
+    assert same(fusing, program, ~a, a, whole, whole.int(), whole.float(), whole.to(torch.uint8))

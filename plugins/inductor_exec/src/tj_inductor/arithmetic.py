@@ -29,7 +29,7 @@ def floor_divided(a: Any, b: Any) -> Any:
     dtype = torch.result_type(a, b)
     if not dtype.is_floating_point:
         return NotImplemented
-    a, b = _wide(a, b, dtype)
+    a, b = _wide(a, b, dtype)[0], _divisor(b, dtype, _device(a, b))
     quotient, rest = a / b, torch.fmod(a, b)
     # Vectors have NaN as the rest where the quotient is too large for the data type.
     too_large = torch.logical_and(quotient.isinf(), torch.logical_not(a.isinf()))
@@ -51,6 +51,36 @@ def remainder(a: Any, b: Any) -> Any:
     a, b = _wide(a, b, dtype)
     rest = torch.fmod(a, b)
     return torch.where(_of_other_sign(rest, b), rest + b, rest).to(dtype)
+
+
+def _divisor(b: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """``b`` as `_wide` makes it; kernels for halves do not round a number, or a tensor without
+    dimensions, if they divide by it.
+    """
+    wide = torch.float32 if dtype in HALVES else dtype
+    return torch.as_tensor(b, dtype=wide if _is_one(b) else dtype, device=device).to(wide)
+
+
+def _is_one(value: Any) -> bool:
+    """Check for a number, or a tensor without dimensions."""
+    return not isinstance(value, torch.Tensor) or not value.dim()
+
+
+def with_exact_number(operator: Any) -> Formula:
+    """Let ``operator``, a product or quotient of a half, take a tensor of one number as it is.
+
+    So do PyTorch's kernels for CPUs, if it comes second and has no dimensions.
+    """
+
+    def changed(a: Any, b: Any) -> Any:
+        tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+        if not tensors or b.dim() or b.dtype in HALVES or a.device.type != "cpu":
+            return NotImplemented
+        if a.dtype not in HALVES or torch.result_type(a, b) != a.dtype:
+            return NotImplemented
+        return operator(a.float(), b.float()).to(a.dtype)
+
+    return changed
 
 
 def _of_other_sign(rest: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -86,10 +116,14 @@ def by_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def _truncated(a: Any, b: Any) -> Any:
-    """The quotient of integers without its fraction; Inductor's ends the process if ``b`` is 0.
+    """The quotient without its fraction, of integers: Inductor's ends the process if ``b`` is 0.
 
-    Its remainder raises for 0, and so does its floor.
+    Its remainder raises for 0, and so does its floor. Of halves, see `_divisor`.
     """
+    dtype = torch.result_type(a, b)
+    if dtype in HALVES and _is_one(b):
+        divisor = _divisor(b, dtype, _device(a, b))
+        return torch.trunc(_wide(a, b, dtype)[0] / divisor).to(dtype)
     numbers = not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor)
     if numbers or torch.result_type(a, b) not in INTEGERS:
         return NotImplemented
@@ -178,6 +212,8 @@ DIVISIONS: dict[Any, Formula] = {
     aten.remainder.Tensor: remainder,
     aten.remainder.Scalar: remainder,
     aten.remainder.Scalar_Tensor: remainder,
+    aten.div.Tensor: with_exact_number(aten.div.Tensor),
+    aten.mul.Tensor: with_exact_number(aten.mul.Tensor),
     aten.div.Tensor_mode: by_mode,
     aten.div.Scalar_mode: by_mode,
 }

@@ -15,18 +15,20 @@ import torch
 
 from tj_inductor.activations import ACTIVATIONS, MEAN
 from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, HALVES, SIGNS, Formula, widened
-from tj_inductor.fills import FILLS
 from tj_inductor.mixed import (
+    AT_PLACES,
     CONVERSIONS,
     ENDS,
     FACTORS,
     IN_PARTS,
     OF_SMALL,
     PROMOTED,
+    WITH_HALVES,
     converted,
     in_common_type,
     in_float,
 )
+from tj_inductor.sums import SUMS
 
 __all__ = ["NEEDED", "REPLACED", "formulas"]
 
@@ -398,8 +400,10 @@ REPLACED = frozenset(
         *IN_PARTS,
         *ENDS,
         *FACTORS,
-        *FILLS,
+        *SUMS,
         *OF_SMALL,
+        *AT_PLACES,
+        *WITH_HALVES,
         *ELEMENTARY,
         *ACTIVATIONS,
         *SAY_WHETHER,
@@ -421,8 +425,10 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         | CONVERSIONS
         | ENDS
         | FACTORS
-        | FILLS
+        | SUMS
         | OF_SMALL
+        | AT_PLACES
+        | WITH_HALVES
         | ELEMENTARY
         | ACTIVATIONS
     )

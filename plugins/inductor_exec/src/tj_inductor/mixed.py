@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import math
+import struct
 from typing import Any
 
 import torch
@@ -10,12 +13,14 @@ import torch
 from tj_inductor.arithmetic import HALVES, INTEGERS, Formula, widened
 
 __all__ = [
+    "AT_PLACES",
     "CONVERSIONS",
     "ENDS",
     "FACTORS",
     "IN_PARTS",
     "OF_SMALL",
     "PROMOTED",
+    "WITH_HALVES",
     "converted",
     "in_common_type",
     "in_float",
@@ -45,6 +50,9 @@ def converted(x: torch.Tensor, *, dtype: torch.dtype | None = None, **more: Any)
 BYTES = (torch.int8, torch.uint8)
 """Integers of which Inductor loads parts of vectors, and reduces whole ones."""
 
+SHORT = (*BYTES, torch.bool)
+"""Data types of one byte."""
+
 BY_INT64 = (torch.uint8, torch.int64)
 """Integers that floats become by way of an int64."""
 
@@ -69,6 +77,49 @@ def in_common_type(formula: Formula) -> Formula:
         return formula(*(v.to(common) if isinstance(v, torch.Tensor) else v for v in (a, b)))
 
     return changed
+
+
+def with_half(operator: Any) -> Formula:
+    """Let ``operator`` round numbers, ``alpha`` too, to the half that its result is.
+
+    So do kernels for CPUs. A difference of a half and a number may be all rounding.
+    """
+
+    def changed(*args: Any, **more: Any) -> Any:
+        kinds = {(v.dtype, v.device.type) for v in args if isinstance(v, torch.Tensor)}
+        if kinds not in ON_CPU:
+            return NotImplemented
+        ((half, _),) = kinds
+        given = [*args, *more.values()]
+        numbers = [as_half(v, half) if isinstance(v, float) else v for v in given]
+        # Equal numbers end the recursion: the operator in here has this formula, too.
+        if all(new is v or new == v or new != new for new, v in zip(numbers, given, strict=True)):
+            return NotImplemented
+        rest = zip(more, numbers[len(args) :], strict=True)
+        return operator(*numbers[: len(args)], **dict(rest))
+
+    return changed
+
+
+ON_CPU = tuple({(half, "cpu")} for half in HALVES)
+"""Data type and device of arguments that are halves on a CPU."""
+
+
+def as_half(number: float, dtype: torch.dtype) -> float:
+    """``number`` as an element of a half, by way of a float32, as in PyTorch."""
+    single = ctypes.c_float(number).value
+    if not math.isfinite(single):
+        return single
+    if dtype is torch.float16:
+        try:
+            found: float = struct.unpack("<e", struct.pack("<e", single))[0]
+        except OverflowError:
+            return math.copysign(math.inf, single)
+        return found
+    (bits,) = struct.unpack("<I", struct.pack("<f", single))
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000  # to the nearest, ties to even
+    found = struct.unpack("<f", struct.pack("<I", bits))[0]
+    return found
 
 
 def in_float(formula: Formula) -> Formula:
@@ -122,16 +173,16 @@ def _with_factor(
 
 
 def ends_of_small(operator: Any) -> Formula:
-    """Let ``operator``, which finds smallest or largest elements, look at an int32 or a float32
-    each, of `BYTES` and bools or of halves.
+    """Let ``operator``, which finds smallest or largest elements, look at an int32 each of `SHORT`,
+    or at a float32 each of halves.
 
-    Inductor reduces a whole vector of bytes where it has loaded a part of one. Its kernel for the
-    largest bool and its place does not compile, nor does one with several threads that finds ends
-    of halves along two dimensions.
+    Inductor reduces a whole vector of bytes where it has loaded a part of one, and finds another
+    place for the smallest of bools. Its kernel with several threads that finds ends of halves along
+    two dimensions does not compile.
     """
 
     def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
-        if x.dtype not in (*BYTES, *HALVES, torch.bool):
+        if x.dtype not in (*SHORT, *HALVES):
             return NotImplemented
         wide = torch.float32 if x.dtype in HALVES else torch.int32
         found = operator(x.to(wide), *args, **more)
@@ -143,16 +194,37 @@ def ends_of_small(operator: Any) -> Formula:
 
 
 def sums_of_bytes(operator: Any) -> Formula:
-    """Let ``operator``, a sum or product of `BYTES`, add or multiply an int32 each.
+    """Let ``operator``, a sum or product of `SHORT`, add or multiply an int32 each.
 
-    See `ends_of_small`. The lowest bits of the result are those of a sum of bytes.
+    See `ends_of_small`. The lowest bits of the result are those of a sum of bytes, and a sum of
+    bools is true unless it is 0. Inductor's kernels of these do not compile.
     """
 
     def changed(x: torch.Tensor, *args: Any, dtype: torch.dtype | None = None, **more: Any) -> Any:
-        if dtype not in BYTES:
+        if dtype not in SHORT:
             return NotImplemented
         whole = x.to(dtype).to(torch.int32)
         return operator(whole, *args, dtype=torch.int32, **more).to(dtype)
+
+    return changed
+
+
+def sums_at_places(operator: Any) -> Formula:
+    """Let ``operator`` add halves at places of a tensor in float32, and round each sum once.
+
+    Inductor rounds after each term: a sum of ones in bfloat16 ends at 256.
+    """
+
+    def changed(
+        x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *args: Any, **more: Any
+    ) -> Any:
+        reduction = more.get("reduce", args[0] if args else "sum")
+        if x.dtype not in HALVES or reduction not in ("sum", "add"):
+            return NotImplemented
+        if not isinstance(source, torch.Tensor):  # which the kernel rounds first
+            source = torch.full(index.shape, source, dtype=x.dtype, device=x.device)
+            return torch.scatter_add(x.float(), dim, index, source.float()).to(x.dtype)
+        return operator(x.float(), dim, index, source.float(), *args, **more).to(x.dtype)
 
     return changed
 
@@ -194,11 +266,29 @@ OF_SMALL: dict[Any, Formula] = {
     },
 }  # fmt: skip
 
+AT_PLACES: dict[Any, Formula] = {
+    operator: sums_at_places(operator)
+    for operator in (
+        aten.scatter_add.default, aten.scatter.reduce, aten.scatter.value_reduce,
+        aten.scatter_reduce.two,
+    )
+}  # fmt: skip
+
 PROMOTED = (
     aten.xlogy.Tensor,
     aten.special_xlog1py.default,
 )
 """Operators of two tensors whose formulas compute halves in float32."""
+
+WITH_HALVES: dict[Any, Formula] = {
+    operator: with_half(operator)
+    for operator in (
+        aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar,
+        aten.fmod.Scalar, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self,
+        aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar,
+    )
+}  # fmt: skip
+"""Operators of a tensor and a number, which kernels round to the data type of the result."""
 
 IN_PARTS = (aten.lerp.Scalar, aten.lerp.Tensor, aten.round.decimals)
 """Operators whose formulas round halves in between."""

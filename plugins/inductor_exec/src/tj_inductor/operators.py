@@ -24,23 +24,12 @@ from tj_torch.extend import is_on, resolve
 from tj_inductor.adapter.features import TABLE
 from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, VERSIONS
 from tj_inductor.formulas import REPLACED
+from tj_inductor.loops import is_in_loops
 from tj_inductor.trials import FILLING, refusal
 
 __all__ = ["can_fuse", "convolves", "is_kernel", "needs"]
 
 DEVICES = frozenset({"cpu", "cuda"})
-
-TOGETHER = frozenset({
-    "sum", "mean", "amax", "amin", "var", "var_mean", "prod", "any", "all", "argmax", "argmin",
-    "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "_fused_rms_norm",
-    "_fused_rms_norm_backward", "_softmax", "_softmax_backward_data", "_log_softmax",
-    "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward",
-    "_to_copy", "clone", "cat", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like",
-    "arange", "scalar_tensor", "constant_pad_nd", "slice_backward", "select_backward", "gather",
-    "embedding", "index_select", "stack", "repeat", "flip", "roll",
-})  # fmt: skip
-"""Operators, beside pointwise ones and views, that share a kernel with their neighbours."""
-
 
 OTHERWISE = frozenset({
     "fractional_max_pool3d", "_embedding_bag", "_embedding_bag_forward_only", "max_unpool2d",
@@ -219,10 +208,7 @@ def _has_symbols(p: TensorProxy) -> bool:
 def is_kernel(call: BoundSymbol) -> bool:
     """Check that ``call``, which may be in a region, shares a kernel with its neighbours."""
     operator = _operator(call.symbol)
-    if operator is None:
-        return False
-    name = call.symbol.path.partition(".")[0]
-    return makes_views(call) or name in TOGETHER or torch.Tag.pointwise in operator.tags
+    return operator is not None and (makes_views(call) or is_in_loops(operator))
 
 
 def convolves(calls: Sequence[BoundSymbol]) -> bool:

@@ -19,7 +19,9 @@ from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.names import COPIES, EQUAL, LOW, ONEDNN, READS, STRIDES
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
+from tj_inductor.constants import round_constants
 from tj_inductor.formulas import formulas
+from tj_inductor.loops import is_in_loops
 
 __all__ = ["compiled", "traced"]
 
@@ -38,6 +40,7 @@ def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.f
         made: torch.fx.GraphModule = make_fx(run, decomposition_table=table, tracing_mode="real")(
             *inputs
         )
+    round_constants(made.graph)  # outside of the mode: it computes elements
     if not is_lost(EQUAL):
         made.graph = _once(made.graph)
     made.recompile()
@@ -235,30 +238,56 @@ def _has_gradients_of_convolutions(graph: torch.fx.GraphModule) -> bool:
 
 
 CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
-"""Operators that give dimensions of size one the strides of their layout; Inductor takes any."""
+"""Operators for which Inductor chooses the layout of values."""
+
+LOOPS = (torch.ops.aten.copy.default, torch.ops.prims.convert_element_type.default)
+"""Operators in loops of Inductor that regions do not have before they are traced."""
 
 
 def _restride(
     graph: torch.fx.GraphModule, output: torch.fx.Node, visible: Mapping[int, Sequence[int] | None]
 ) -> list[Any]:
-    """The outputs of ``graph``; what a user sees of convolutions is viewed with its strides."""
+    """The outputs of ``graph``; what a user sees of convolutions is viewed with its strides.
+
+    Other kernels of PyTorch get arguments with the strides of the graph, on which those of their
+    results depend, as of a sort.
+    """
+    from tj_inductor.adapter.names import OpOverload
+
     found: Sequence[Any] = output.args[0]  # type: ignore[assignment]
     views: dict[Any, torch.fx.Node] = {}
     for i, strides in visible.items():
         node = found[i]
         made_by = node.args[0] if getattr(node, "target", None) is operator.getitem else node
-        if getattr(made_by, "target", None) not in CONVOLUTIONS:
-            continue
-        value = node.meta["val"]
-        shape, strides = tuple(value.shape), tuple(strides or value.stride())
-        # The stride of a dimension of size one is free; others are asked for as they are.
-        if 1 in shape and all(isinstance(n, int) for n in (*shape, *strides)):
-            with graph.graph.inserting_before(output):
-                called = (node, shape, strides)
-                view = graph.graph.call_function(torch.ops.aten.as_strided.default, called)
-            view.meta["val"] = value.as_strided(shape, strides)
-            views[node] = view
+        called = getattr(made_by, "target", None)
+        if called in CONVOLUTIONS:
+            views[node] = _viewed(graph, node, output, strides)
+        elif isinstance(called, OpOverload) and called not in LOOPS and not is_in_loops(called):
+            for arg in made_by.all_input_nodes:
+                if arg.op == "call_function" and isinstance(arg.meta.get("val"), torch.Tensor):
+                    made_by.replace_input_with(arg, _viewed(graph, arg, made_by))
     return [views.get(node, node) for node in found]
+
+
+def _viewed(
+    graph: torch.fx.GraphModule,
+    node: torch.fx.Node,
+    reader: torch.fx.Node,
+    strides: Sequence[int] | None = None,
+) -> torch.fx.Node:
+    """``node``, or a view for ``reader`` if it has dimensions of size one.
+
+    The stride of such a dimension is free for Inductor; others are asked for as they are.
+    """
+    value = node.meta["val"]
+    shape, strides = tuple(value.shape), tuple(strides or value.stride())
+    if 1 not in shape or not all(isinstance(n, int) for n in (*shape, *strides)):
+        return node
+    with graph.graph.inserting_before(reader):
+        called = (node, shape, strides)
+        view = graph.graph.call_function(torch.ops.aten.as_strided.default, called)
+    view.meta["val"] = value.as_strided(shape, strides)
+    return view
 
 
 EMPTY = ("constants", "torchbind_constants", "frozen_param_names", "partition_maps")

@@ -203,6 +203,22 @@ def smallest_of_bytes(x):
     return ((x.abs() * 10 + 100).to(torch.uint8) + 1).amin()
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(3, 33)),))
+def place_of_the_smallest_bool(x):
+    return ((x * 7).sin() > 0).min(1).indices + 1
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 600)),))
+def many_terms_at_a_place(x):
+    places = torch.zeros(600, dtype=torch.int64)
+    return torch.zeros(1, dtype=torch.bfloat16).scatter_add(0, places, (x[0] * 0 + 1).bfloat16())
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def rest_of_a_rounded_number(x):
+    return torch.fmod((x * 0 + 0.30078125).bfloat16(), 0.3) * 2
+
+
 @known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
 def number_that_a_type_does_not_hold(x):
     return torch.where(x > 0, (x * 10).to(torch.int16), 2**33) + 1

@@ -117,6 +117,23 @@ def test_batch_norms_of_two_types(faked: Any) -> None:
     assert compared > 80
 
 
+def test_calls_of_two_types(faked: Any) -> None:
+    types = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.bool)
+    rows = [torch.ones(3, dtype=dtype) for dtype in types]
+    compared = 0
+    for x, y in itertools.product([*rows, *(row[0] for row in rows)], repeat=2):
+        loss = (aten.soft_margin_loss.default, (x, y, 1))
+        gradient = (aten.soft_margin_loss_backward.default, (x.sum(), x, y, 1))
+        for func, args in (loss, gradient, (aten.ldexp.Tensor, (x, y))):
+            try:
+                result = func(*args)
+            except RuntimeError:  # no kernel for these
+                continue
+            compared += 1
+            assert metadata(faked(func, args, {})) == metadata(result), (func, x.dtype, y.dtype)
+    assert compared > 200
+
+
 def test_what_a_mode_does_not_know_is_left_to_others() -> None:
     """As a layer norm whose parameters are of a tensor subclass."""
     mode, x = fake_mode(), TwoTensor(torch.ones(2, 4), torch.ones(2, 4))

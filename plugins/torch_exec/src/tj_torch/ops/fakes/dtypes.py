@@ -93,6 +93,12 @@ def _of_addr(*args: torch.Tensor) -> Types:
     return {0: functools.reduce(torch.promote_types, (a.dtype for a in args[:3]))}
 
 
+def _of_ldexp(x: torch.Tensor, exponent: torch.Tensor) -> Types:
+    """The common type; of integers, the default one."""
+    common = torch.result_type(x, exponent)
+    return {0: common if common.is_floating_point else torch.get_default_dtype()}
+
+
 aten = torch.ops.aten
 
 RULES: dict[Any, Callable[..., Types]] = {
@@ -109,11 +115,14 @@ RULES: dict[Any, Callable[..., Types]] = {
     aten.native_group_norm.default: _saved,
     aten.native_group_norm_backward.default: _of_group_norm_backward,
     aten.addr.default: _of_addr,
+    aten.ldexp.Tensor: _of_ldexp,
     aten.huber_loss.default: functools.partial(_like, 0),
     aten.huber_loss_backward.default: functools.partial(_like, 1),
     aten.mse_loss_backward.default: functools.partial(_like, 1),
     aten.smooth_l1_loss_backward.default: functools.partial(_like, 1),
     aten.normal.Tensor_Tensor: functools.partial(_like, 0),
+    aten.soft_margin_loss.default: functools.partial(_like, 0),
+    aten.soft_margin_loss_backward.default: functools.partial(_like, 1),
     softmax_backward: _of_softmax_backward,
 }
 """By operator: the data types of results, given the arguments; of those left out they are known."""

@@ -1,4 +1,4 @@
-"""Fused programs with constants, and with sums along them."""
+"""Fused programs with sums along a constant."""
 
 from __future__ import annotations
 
