@@ -50,7 +50,7 @@ ROOMS = {
         "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
-        "options", "arithmetic", "mixed", "activations", "formulas", "texts", "thrown",
+        "options", "arithmetic", "mixed", "sums", "activations", "formulas", "texts", "thrown",
         "elementary", "constants", "loops", "adapter", "kernels", "trials", "operators",
         "decompositions", "graph", "lowering", "variants", "compiler", "packaging", "executor",
         "probes", "doctor", "plugin",

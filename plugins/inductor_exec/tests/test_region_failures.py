@@ -156,3 +156,26 @@ def test_a_compiler_that_fails_is_survived(fusing: Any, monkeypatch: pytest.Monk
     x = torch.randn(3, 4)
     with pytest.warns(TjWarning, match=r"no C\+\+ compiler"):
         torch.testing.assert_close(fusing(f, strict=False)(x), f(x))
+
+
+@torch.library.custom_op("tj_tests::halved", mutates_args=())
+def halved(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in bfloat16; the fake kernel says that it is in the type of ``x``."""
+    return x.bfloat16()
+
+
+@halved.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operator_with_another_type_than_its_fake_kernel_says(fusing: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (halved(x) * 2).exp() + 1
+
+    jitted, x = fusing(f, strict=False), torch.randn(3, 4)
+    with pytest.warns(TjWarning, match="its input 0 has dtype bf16, not f32"):
+        assert torch.equal(jitted(x), f(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(jitted(x), f(x))

@@ -27,7 +27,7 @@ FILLED = {
     "a truth of a fraction": lambda: torch.full((300,), 0.5, dtype=torch.bool) + 1,
     "an integer of a fraction": lambda: torch.full((300,), -2.5, dtype=torch.int32) / 2,
 }
-"""Programs of constants by what they make."""
+"""Programs of constants by their results."""
 
 
 def test_constants_and_their_sums(fusing: Any) -> None:

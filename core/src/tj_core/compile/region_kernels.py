@@ -183,9 +183,11 @@ class RegionKernel:
     def misplaced(
         self, inputs: list[Any], runtime: tuple[RuntimeValues, ...]
     ) -> Exception | str | None:
-        """The problem with inputs that lack the strides of the executor's choice, or None."""
-        if not self.region.strides:
-            return None
+        """The problem with inputs that differ from what the function was compiled for, or None.
+
+        It would read other memory, without an error: results of calls may be of another data type
+        than the trace declares, and lack the strides of the executor's choice.
+        """
         found = next(differences(self.region.actual_inputs, inputs, runtime), None)
         return None if found is None else f"its input {found.removeprefix('result ')}"
 

@@ -55,7 +55,7 @@ def round_constants(graph: torch.fx.Graph) -> None:
 def _fold(
     graph: torch.fx.Graph, node: torch.fx.Node, like: torch.Tensor, found: dict[Any, Uniform]
 ) -> None:
-    """Fill what ``node`` computes, if all tensors that it reads are ``found``."""
+    """Fill the result of ``node``, if all its tensors are ``found``."""
     read = node.all_input_nodes
     if not read or any(given not in found for given in read):
         return

@@ -30,7 +30,7 @@ from tj_inductor.mixed import (
 )
 from tj_inductor.sums import SUMS
 
-__all__ = ["NEEDED", "REPLACED", "formulas"]
+__all__ = ["NEEDED", "REPLACED", "existing", "formulas"]
 
 
 def nll_loss_backward(

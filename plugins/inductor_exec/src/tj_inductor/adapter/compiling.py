@@ -20,7 +20,7 @@ from tj_inductor.adapter.names import COPIES, EQUAL, LOW, ONEDNN, READS, STRIDES
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
 from tj_inductor.constants import round_constants
-from tj_inductor.formulas import formulas
+from tj_inductor.formulas import existing, formulas
 from tj_inductor.loops import is_in_loops
 
 __all__ = ["compiled", "traced"]
@@ -163,19 +163,18 @@ def _write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[
     output.args = (tuple(found),)
 
 
-WRITES = {
-    torch.ops.aten.index_put.default,
-    torch.ops.aten._unsafe_index_put.default,
+PUTS = (torch.ops.aten.index_put.default, *existing("_unsafe_index_put.default"))
+"""Operators that write at indices, which Inductor computes meanwhile."""
+
+WRITES = (
+    *PUTS,
     torch.ops.aten.slice_scatter.default,
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.diagonal_scatter.default,
     torch.ops.aten.as_strided_scatter.default,
     torch.ops.aten.copy_.default,
-}
+)
 """Operators that Inductor lets write to their first argument where nobody needs its old value."""
-
-PUTS = (torch.ops.aten.index_put.default, torch.ops.aten._unsafe_index_put.default)
-"""Those with indices, which Inductor computes while it writes."""
 
 
 def _read_before(graph: torch.fx.GraphModule) -> None:
@@ -183,7 +182,7 @@ def _read_before(graph: torch.fx.GraphModule) -> None:
 
     Inductor looks for later readers of the old value, not for those among the other arguments
     (`can_inplace` in torch/_inductor/fx_passes/reinplace.py, up to 2.15), and has removed copies
-    that programs make. For ``v[1:] = v[:-1].clone()`` it would read what it has just written.
+    that programs make: ``v[1:] = v[:-1].clone()`` would read what has just been written.
     """
     for node in graph.graph.nodes:
         if node.target not in WRITES:
