@@ -193,6 +193,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.VERSIONS: (modules, "_new", lambda source: []),
     names.LOW: (Compiler, "settings", {"emulate_precision_casts": False}),
     names.COPIES: (compiling, "_in_one_place", lambda outputs, written: []),
+    names.READS: (compiling, "_read_before", lambda graph: None),
     names.SYMBOLS: (executor, "can_fuse", lambda call: Decline("planted")),
     names.EQUAL: (compiling, "is_lost", lambda name: name == names.EQUAL),
     names.IN_PLACE: (compiling, "_write", _idle),

@@ -7,7 +7,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["COMPARISONS", "DIVISIONS", "HALVES", "INTEGERS", "SIGNS", "Formula", "widened"]
+__all__ = [
+    "BY_NUMBERS",
+    "COMPARISONS",
+    "DIVISIONS",
+    "HALVES",
+    "INTEGERS",
+    "SIGNS",
+    "Formula",
+    "widened",
+]
 
 Formula = Callable[..., Any]
 
@@ -207,13 +216,14 @@ def _of_bools(formula: Formula, a: Any, b: Any) -> Any:
 
 aten = torch.ops.aten
 
+BY_NUMBERS: dict[Any, Formula] = {
+    operator: with_exact_number(operator) for operator in (aten.div.Tensor, aten.mul.Tensor)
+}
 DIVISIONS: dict[Any, Formula] = {
     aten.floor_divide.default: floor_divided,
     aten.remainder.Tensor: remainder,
     aten.remainder.Scalar: remainder,
     aten.remainder.Scalar_Tensor: remainder,
-    aten.div.Tensor: with_exact_number(aten.div.Tensor),
-    aten.mul.Tensor: with_exact_number(aten.mul.Tensor),
     aten.div.Tensor_mode: by_mode,
     aten.div.Scalar_mode: by_mode,
 }

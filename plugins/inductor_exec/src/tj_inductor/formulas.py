@@ -403,14 +403,13 @@ REPLACED = frozenset(
         *SUMS,
         *OF_SMALL,
         *AT_PLACES,
-        *WITH_HALVES,
         *ELEMENTARY,
         *ACTIVATIONS,
         *SAY_WHETHER,
         *NEEDED,
     }
 )
-"""The operators that have a formula here."""
+"""The operators that have a formula here for more than halves."""
 
 
 def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tj_inductor.arithmetic import HALVES, INTEGERS, Formula, widened
+from tj_inductor.arithmetic import BY_NUMBERS, HALVES, INTEGERS, Formula, widened
 
 __all__ = [
     "AT_PLACES",
@@ -280,7 +280,7 @@ PROMOTED = (
 )
 """Operators of two tensors whose formulas compute halves in float32."""
 
-WITH_HALVES: dict[Any, Formula] = {
+WITH_HALVES: dict[Any, Formula] = BY_NUMBERS | {
     operator: with_half(operator)
     for operator in (
         aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar,
@@ -288,7 +288,7 @@ WITH_HALVES: dict[Any, Formula] = {
         aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar,
     )
 }  # fmt: skip
-"""Operators of a tensor and a number, which kernels round to the data type of the result."""
+"""Operators of a half and a number, which kernels round to the half or, as a factor, do not."""
 
 IN_PARTS = (aten.lerp.Scalar, aten.lerp.Tensor, aten.round.decimals)
 """Operators whose formulas round halves in between."""

@@ -25,6 +25,7 @@ from tj_inductor.adapter.features import TABLE
 from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, VERSIONS
 from tj_inductor.formulas import REPLACED
 from tj_inductor.loops import is_in_loops
+from tj_inductor.mixed import WITH_HALVES
 from tj_inductor.trials import FILLING, refusal
 
 __all__ = ["can_fuse", "convolves", "is_kernel", "needs"]
@@ -185,15 +186,16 @@ def needs(call: BoundSymbol) -> Iterator[str]:
     """The features without which no region takes ``call``."""
     yield REGIONS
     operator = _operator(call.symbol)
-    if operator in REPLACED:
+    values = (*call.flat_args, *call.flat_outs)
+    tensors = [p for p in values if isinstance(p, TensorProxy)]
+    halves = any(p.dtype.name in ("bfloat16", "float16") for p in tensors)
+    if operator in REPLACED or (halves and operator in WITH_HALVES):
         yield FORMULAS
     if not is_kernel(call):
         yield VERSIONS
-    values = (*call.flat_args, *call.flat_outs)
-    tensors = [p for p in values if isinstance(p, TensorProxy)]
     if len(tensors) < len(values) or any(_has_symbols(p) for p in tensors):
         yield SYMBOLS
-    if any(p.dtype.name in ("bfloat16", "float16") for p in tensors):
+    if halves:
         yield LOW
     if operator is not None and torch.Tag.pointwise not in operator.tags and not makes_views(call):
         read = [p.dtype.name for p in call.flat_args if isinstance(p, TensorProxy)]

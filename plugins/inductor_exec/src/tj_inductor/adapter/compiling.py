@@ -383,16 +383,33 @@ def _value(node: torch.fx.Node) -> Hashable:
     return node.args if node.target is operator.getitem else node
 
 
-def _copied(node: torch.fx.Node) -> torch.fx.Node:
-    """The node that ``node`` is a copy or view of, as far as Inductor finds out; else itself."""
+PLAIN = {
+    torch.ops.aten.alias.default: (None, 0),
+    torch.ops.aten.clone.default: (None, 0),
+    torch.ops.aten.copy.default: (None, 1),
+}
+"""Operators that copy whatever their arguments are, as Inductor's registry has them."""
+
+
+def _copies() -> Mapping[Any, tuple[Any, Any]]:
+    """The operators that copy, or may: each with a test, and the place of what it copies."""
+    if is_lost(COPIES):
+        return PLAIN
     from tj_inductor.adapter.names import noop_registry
 
+    found: Mapping[Any, tuple[Any, Any]] = noop_registry
+    return found
+
+
+def _copied(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that ``node`` is a copy or view of, as far as Inductor finds out; else itself."""
+    copies = _copies()
     while True:
         if node.target is operator.getitem and _views(node.args[0]):
             node = node.args[0]  # type: ignore[assignment]
         target, index = node.target, 0
-        if target in noop_registry:
-            _, index = noop_registry[target]
+        if target in copies:
+            _, index = copies[target]
         elif not _views(node):
             return node
         source = node.args[index] if isinstance(index, int) else _source(index, node)
