@@ -129,7 +129,7 @@ def assert_equal(mine: list[Tensor], theirs: list[Tensor]) -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("f", ALL, ids=lambda f: f.__name__)
 def test_gradients_and_random_numbers_are_eagers(f: Program) -> None:

@@ -8,7 +8,7 @@ import torch
 from tj_suites.gradients.dynamic import SIZES, Program, agree
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 
 def matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

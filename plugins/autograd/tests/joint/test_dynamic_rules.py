@@ -19,7 +19,7 @@ from tj_core.host.hookspecs import hookimpl
 from tj_suites.gradients.dynamic import Program, agree
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 
 # ------------------------------------------------------------------------------- others' gradients

@@ -15,7 +15,7 @@ from tj_suites.gradients.hot import (
 )
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 QKV = ((2, 4, 3, 8),) * 3
 SHARED = ((2, 4, 3, 8), (2, 2, 3, 8), (2, 2, 3, 8))

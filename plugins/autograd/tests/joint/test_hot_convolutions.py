@@ -6,7 +6,7 @@ import pytest
 from tj_suites.gradients.hot import case, checks_of
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 CASES = {
     "conv1d": case(F.conv1d, (2, 3, 7), (4, 3, 3), (4,)),

@@ -17,7 +17,7 @@ from tj_suites.gradients.hot import (
 )
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 CASES = {
     "dropout": case(lambda x: F.dropout(x, 0.3), (6, 8), more=True),

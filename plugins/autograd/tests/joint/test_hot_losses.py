@@ -8,7 +8,7 @@ import torch
 from tj_suites.gradients.hot import WEIGHT, I, case, checks_of
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 CASES = {
     "cross_entropy": case(lambda x: F.cross_entropy(x, I[:3]), (3, 4)),

@@ -14,7 +14,7 @@ from tj_suites.gradients.hot import (
 )
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 CASES = {
     "layer_norm": case(lambda x, w, b: F.layer_norm(x, (4,), w, b), (3, 4), (4,), (4,)),

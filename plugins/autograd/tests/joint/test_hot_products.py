@@ -7,7 +7,7 @@ import torch
 from tj_suites.gradients.hot import case, checks_of
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 CASES = {
     "linear": case(lambda x, w, b: F.linear(x, w, b) * 1, (2, 3, 4), (5, 4), (5,)),

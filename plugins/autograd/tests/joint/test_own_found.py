@@ -6,7 +6,7 @@ import pytest
 from tj_conformance.gradients.own import KNOWN, WAYS, compare
 from tj_torch.internal import captures_functions_in_steps
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 FOUND = {
     180: "what eager saved and no gradient needs was written",

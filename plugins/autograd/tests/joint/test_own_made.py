@@ -11,7 +11,7 @@ import pytest
 from tj_conformance.gradients.own import compare
 from tj_conformance.gradients.owntexts import own_text
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 
 def test_programs_are_text_that_a_number_makes() -> None:

@@ -12,7 +12,7 @@ from tj_conformance.sampling import pairwise
 from tj_suites.gradients.recurrent import KINDS, Network, trained_equally
 from torch import nn
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

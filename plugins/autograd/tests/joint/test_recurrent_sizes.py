@@ -13,7 +13,7 @@ from tj_suites.gradients.recurrent import KINDS, Network, steps, trained_equally
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 
 def test_projections() -> None:

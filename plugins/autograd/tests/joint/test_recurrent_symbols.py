@@ -8,7 +8,7 @@ import pytest
 import tj_core as tj
 import torch
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.sampled(4)
 Tensor = torch.Tensor
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 # Eager's torch.cond compiles itself, and looks at the gradients of what it is given.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("f", [*FUNCTIONS, *OPERATORS], ids=lambda f: f.__name__)

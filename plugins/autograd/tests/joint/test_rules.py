@@ -21,7 +21,7 @@ from tj_core.host.hookspecs import hookimpl
 from tj_core.testing.plugins import plugin_object
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 LAYER_NORM = "torch.nn.functional.layer_norm"
 RAN: list[str] = []

@@ -9,7 +9,7 @@ from tj_suites.gradients.regions import check_gradients
 pytestmark = pytest.mark.sampled(4)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 # Eager's torch.cond compiles itself, and looks at the gradients of what it is given.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("f", SCANS, ids=lambda f: f.__name__)

@@ -51,7 +51,7 @@ def gradients(f: Any, forward: bool, backward: bool, dtype: torch.dtype) -> Any:
     return found
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("forward", [False, True])
 @pytest.mark.parametrize("program", [products, partly, random, written, pointwise])

@@ -72,7 +72,7 @@ def backwards(fn: Callable[[torch.Tensor], Any], **options: bool) -> tuple[str, 
     return problem, x.grad.detach()
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     "options",
     [{}, {"retain_graph": True}, {"create_graph": True, "retain_graph": False}],

@@ -17,7 +17,7 @@ from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginError
 from tj_core.passes.dce import dce
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 Program = Callable[..., torch.Tensor]
 

@@ -54,7 +54,7 @@ WRONG = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("what", WRONG)
 def test_a_kernel_that_returns_something_else_is_named(what: str) -> None:
     kernel, message = WRONG[what]

@@ -55,7 +55,7 @@ def random(x, norm):
 CHECKPOINTED = [normalised, counted_before, counted_between, counted_after, random]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("early_stop", [True, False])
 @pytest.mark.parametrize("f", CHECKPOINTED)
 def test_a_checkpoint_stops_its_second_run(f: Program, early_stop: bool) -> None:

@@ -121,7 +121,7 @@ def equal(mine: list[Any], theirs: list[Any]) -> None:
             torch.testing.assert_close(a, b)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @programs
 @pytest.mark.parametrize("look", [watched, taken, written_to], ids=lambda f: f.__name__)
 def test_gradients_go_through_returned_views(f: Program, look: Callable[..., Any]) -> None:
@@ -130,7 +130,7 @@ def test_gradients_go_through_returned_views(f: Program, look: Callable[..., Any
     assert tj.explain(jitted).declined == ()
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @programs
 def test_under_the_backend(f: Program) -> None:
     torch.compiler.reset()
@@ -146,7 +146,7 @@ def test_sizes_that_are_symbols(f: Program) -> None:
     assert tj.explain(jitted).declined == ()
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @programs
 def test_without_traced_gradients(f: Program) -> None:
     session = tj.Session(["torch"], overrides={"torch": {"functional": "always"}})

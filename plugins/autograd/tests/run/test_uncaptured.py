@@ -14,7 +14,7 @@ from torch._dynamo import convert_frame, trace_rules
 
 # Dynamo reads .grad of what it looks at, and PyTorch warns of that; most programs here break.
 pytestmark = [
-    pytest.mark.sampled(10),
+    pytest.mark.sampled(16),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
     pytest.mark.filterwarnings("ignore::tj_core.TjWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated"),  # Dynamo does

@@ -79,7 +79,7 @@ def outcome(f: Program, write: bool) -> Any:
 WRITTEN = [(f, write) for f in PROGRAMS for write in (False, f not in (several, expanded))]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("f", "write"), dict.fromkeys(WRITTEN))
 def test_returned_views(f: Program, write: bool) -> None:
     jitted = tj.jit(f)
@@ -121,7 +121,7 @@ ENDING_IN_A_VIEW = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("make", "shape"), ENDING_IN_A_VIEW.values(), ids=ENDING_IN_A_VIEW)
 def test_a_view_of_hidden_memory_is_made_again(make, shape, dynamic) -> None:

@@ -83,7 +83,7 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "no gradient": lambda x: x.detach().clone(),
 }
 pytestmark = [
-    pytest.mark.sampled(10),
+    pytest.mark.sampled(16),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
 ]
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -180,7 +180,7 @@ def look(fn: Program, kind: str, way: Callable[[Call], list[Any]], n: int = 4) -
     return [*before, *found, *call.hooked()]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("way", [backward, taken, twice, later], ids=lambda f: f.__name__)
 @kinds
 @programs

@@ -25,7 +25,7 @@ from tj_core.extend import (
 from tj_core.testing.fusing import one_by_one
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 X, WEIGHTS = torch.randn(32, 32), [torch.randn(32, 32) for _ in range(4)]
 BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.0)

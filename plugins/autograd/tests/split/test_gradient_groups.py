@@ -321,7 +321,7 @@ def test_a_sum_of_two_gradients_is_laid_out_as_the_first_in_eager() -> None:
     equal(one(jit(scaled_twice)), one(scaled_twice))
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("number", range(16))
 def test_made_up_programs(number: int) -> None:
     assert difference(collected(programs(), 5, 16)[number], jit=jit) == ""

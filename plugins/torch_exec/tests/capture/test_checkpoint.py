@@ -31,7 +31,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 SIZE = 64
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import (
     checkpoint,
 )
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 SIZE = 64
 

@@ -11,7 +11,7 @@ import tj_core as tj
 import torch
 from tj_torch.capture.eager_probe import captured_whole, equal_to_eager
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 HEAD = """
 import abc, collections.abc, typing

@@ -12,7 +12,7 @@ import tj_core as tj
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 Make = Callable[[], Any]
 

@@ -88,7 +88,7 @@ def agree(f: Callable[..., Any]) -> None:
             assert str(jitted(X)) == str(f(X))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("read", READ.values(), ids=READ)
 @pytest.mark.parametrize("make", RAISED.values(), ids=RAISED)
 def test_what_an_exception_says(make: Callable[..., Any], read: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from torch.export import Dim, export
 
 # PyTorch warns of its own use of pytree, and that a leaf module's buffer is assigned.
 pytestmark = [
-    pytest.mark.sampled(10),
+    pytest.mark.sampled(16),
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*"),
 ]
 

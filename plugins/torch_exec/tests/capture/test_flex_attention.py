@@ -11,7 +11,7 @@ import torch
 from tj_conformance.oracle.compare import assert_captured
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 
 QKV = tuple(torch.linspace(-1, 1, 64).reshape(1, 2, 8, 4) * s for s in (1, 2, 3))

@@ -266,7 +266,7 @@ captured = pytest.mark.skipif(
 )
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in LEFT])
 def test_values_and_gradients(name: str) -> None:
     f = PROGRAMS[name]
@@ -276,7 +276,7 @@ def test_values_and_gradients(name: str) -> None:
     assert (tj.stats(jitted).fallbacks, tj.stats(jitted).hits) == ((), 1)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @captured
 @pytest.mark.parametrize("name", TWICE_DIFFERENTIABLE)
 def test_gradients_of_gradients(name: str) -> None:
@@ -307,7 +307,7 @@ def test_what_capture_does_not_keep_is_left_to_pytorch(name: str) -> None:
         assert_equal(second_order(jitted), second_order(f))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("ambient", [torch.no_grad, contextlib.nullcontext])
 def test_values_without_gradients(name: str, ambient: Any) -> None:

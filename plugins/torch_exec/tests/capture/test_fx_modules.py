@@ -107,7 +107,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_in_the_module_is_seen(change: str) -> None:
     reference, _, jitted = blocks()

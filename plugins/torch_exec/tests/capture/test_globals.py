@@ -68,7 +68,7 @@ HIDDEN = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("place", ["the program", "a module", "a dict"])
 @pytest.mark.parametrize("after", ["", "torch._dynamo.graph_break(); "], ids=["", "a break"])
 @pytest.mark.parametrize("name", HIDDEN)

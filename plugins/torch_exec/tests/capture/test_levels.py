@@ -9,7 +9,7 @@ import tj_core as tj
 import torch
 from tj_conformance.oracle.compare import assert_equal
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 

@@ -27,7 +27,7 @@ def test_under_a_mode_the_original_runs(way: str, mode: str) -> None:
     assert len(warned(program)) == 1
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("body", ["pointwise", "module", "own backward", "random"])
 @pytest.mark.parametrize("way", ["backward", "gradient", "second gradient"])
 @pytest.mark.parametrize("mode", ["function", "dispatch"])

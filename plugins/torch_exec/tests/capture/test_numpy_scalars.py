@@ -67,7 +67,7 @@ def fresh_dynamo() -> Any:
     torch._dynamo.reset()
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("how", WRAPS)
 @pytest.mark.parametrize("name", [*CAPTURED, *EAGER])
 def test_scalars_are_numbers(name: str, how: str) -> None:

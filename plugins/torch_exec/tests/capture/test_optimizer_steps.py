@@ -83,7 +83,7 @@ def same(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0, check_stride=True)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_is_one_program(name: str) -> None:
     """Four steps: bias corrections differ from those in float32 in the second at the latest."""
@@ -107,7 +107,7 @@ def training(net: Net, optimizer: optim.Optimizer) -> Callable[[torch.Tensor], A
     return train
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_forward_backward_and_step(name: str) -> None:

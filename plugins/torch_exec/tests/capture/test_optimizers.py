@@ -44,7 +44,7 @@ def trained(make: Callable[..., torch.optim.Optimizer], wrap: Callable[[Any], An
     return [p.detach() for p in model.parameters()], state
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("how", WRAPS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_updates_as_eager_does(name: str, how: str) -> None:
@@ -55,7 +55,7 @@ def test_a_step_updates_as_eager_does(name: str, how: str) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("how", WRAPS)
 @pytest.mark.parametrize("name", ["momentum", "adam"])
 def test_a_step_of_lists_of_tensors(name: str, how: str) -> None:
@@ -68,7 +68,7 @@ def test_a_step_of_lists_of_tensors(name: str, how: str) -> None:
     torch.testing.assert_close(got, trained(make, lambda step: step), rtol=0, atol=0)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("how", WRAPS)
 @pytest.mark.parametrize("name", ["momentum", "adam", "rmsprop"])
 def test_state_is_freed_with_the_optimizer(name: str, how: str) -> None:

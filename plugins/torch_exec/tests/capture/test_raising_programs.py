@@ -43,7 +43,7 @@ def test_assertions_are_captured(name: str) -> None:
     assert differences_seen(RAISING[name]) == []
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("around", ["except", "suppress", "generator"])
 @pytest.mark.parametrize("call", ["index", "embedding", "cholesky", "division", "assert"])
 def test_a_handler_breaks_the_graph_once(call: str, around: str) -> None:

@@ -11,7 +11,7 @@ import tj_core as tj
 import torch
 
 pytestmark = [
-    pytest.mark.sampled(10),
+    pytest.mark.sampled(16),
     pytest.mark.filterwarnings("ignore:tj. .*:tj_core.TjWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),

@@ -83,7 +83,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
 """Function per part of the state that changes it, and does not restore it."""
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.leaves_changed(*CHANGES)
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("raises", [False, True])

@@ -20,7 +20,7 @@ from torch import nn
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 W = torch.linspace(0, 1, 9).reshape(3, 3)

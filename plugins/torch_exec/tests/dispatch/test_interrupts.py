@@ -22,7 +22,7 @@ from tj_conformance.sampling import FULL
 from tj_core.extend import Claim, Executor, RuleTable, Session, Stage, Transform, hookimpl
 from torch import nn
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 SPREAD = 3
 """Number of points per scenario and kind of exception in the default run."""

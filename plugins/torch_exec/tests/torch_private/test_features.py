@@ -75,7 +75,7 @@ def test_a_probe_passes(name: str) -> None:
     probe()
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", CORRECTED)
 def test_a_probe_finds_that_a_feature_has_no_effect(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -91,7 +91,7 @@ def test_a_probe_finds_that_a_feature_has_no_effect(
     assert name in RIGHT_ALONE
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [n for n in PROBED if not BY_NAME[n].essential])
 def test_programs_that_need_a_lost_feature_run_as_they_are(name: str) -> None:
     TABLE.lost[name] = "planted"
@@ -100,7 +100,7 @@ def test_programs_that_need_a_lost_feature_run_as_they_are(name: str) -> None:
     probe()
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", CORRECTED)
 def test_a_feature_works_where_pytorch_has_compiled_before(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -196,7 +196,7 @@ def test_there_are_thirty_names() -> None:
     assert len(PLACES) >= 30
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("path", PLACES)
 def test_a_removed_name_costs_one_feature(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, owner, name = PLACES[path]
@@ -211,7 +211,7 @@ def test_a_removed_name_costs_one_feature(path: str, monkeypatch: pytest.MonkeyP
     is_right()
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("path", PLACES)
 def test_another_signature_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, owner, name = PLACES[path]
@@ -233,7 +233,7 @@ def test_every_name_is_there(name: str) -> None:
     assert TABLE.missing() == {}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", dynamo.NAMES)
 def test_a_missing_name_costs_the_features_that_the_table_says(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from tj_conformance.programs.cases import Table, run_case
 from tj_conformance.programs.fuzz import through_fx
 from tj_conformance.programs.scenes import one, pair, viewed
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 case = Table()
 LEAF = ("leaf",)

@@ -82,7 +82,7 @@ def shared(jitted: Any) -> list[Trace]:
     return [t.traces[-1] for name, t in others.items() if name.startswith("shared")]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     **pairwise(program=PROGRAMS, way=WAYS, gradients=["none", "PyTorch's", "traced"])
 )

@@ -303,7 +303,7 @@ def dropout_around_writes(x, y):
     return z, x, torch.rand(2)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(**case.parameters())
 def test_catalogue(case, kind) -> None:
     run_case(case, kind)

@@ -70,7 +70,7 @@ PROGRAMS = {
 """Numbers of inputs copied back to inside and outside of the program, without gradients."""
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("kind", ["plain", "leaf", "inner"])
 def test_as_in_eager(f, kind) -> None:

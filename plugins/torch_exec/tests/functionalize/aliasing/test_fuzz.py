@@ -24,7 +24,7 @@ def jit(fn):
     return tj.jit(fn, frontend=FRONTEND)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", FOUND)
 @pytest.mark.parametrize("way", [jit, through_fx()], ids=["", "fx"])
 def test_found_before(name, way) -> None:

@@ -22,7 +22,7 @@ from tj_conformance.databases.inplace import (
 from tj_conformance.databases.op_db import full_name
 from tj_conformance.sampling import FULL
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 FLOAT, INT = torch.float32, torch.int64
 

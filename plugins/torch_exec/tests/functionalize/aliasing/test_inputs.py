@@ -368,7 +368,7 @@ def dropout_in_place(x):
     return F.dropout(x, 0.5, training=True, inplace=True)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(**case.parameters())
 def test_input(case, kind) -> None:
     run_case(case, kind)

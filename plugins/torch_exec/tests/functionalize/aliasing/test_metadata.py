@@ -345,7 +345,7 @@ def metadata_of_arguments_that_share(x, y):
     return u, y * 1, x, y
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(**case.parameters())
 def test_metadata(case, kind) -> None:
     run_case(case, kind)

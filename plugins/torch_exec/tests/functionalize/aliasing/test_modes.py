@@ -235,7 +235,7 @@ def checkpointed(x, y):
     return torch.utils.checkpoint.checkpoint(inner, x, y, use_reentrant=False)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(**case.parameters())
 def test_mode(case, kind) -> None:
     run_case(case, kind)

@@ -301,7 +301,7 @@ def max_norm_embedding():
     return of(Uses())
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(**case.parameters())
 def test_module(case, kind) -> None:
     run_case(case, kind)

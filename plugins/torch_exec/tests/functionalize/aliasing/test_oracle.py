@@ -189,7 +189,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", ["plain", "inner"])
 @pytest.mark.parametrize(("jit", "program", "layout"), WRONG)
 def test_what_is_wrong_is_seen(jit, program, layout, kind) -> None:

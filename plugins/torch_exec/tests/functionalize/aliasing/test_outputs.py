@@ -393,7 +393,7 @@ def function_on_a_value(x, y):
     return Same.apply(z), z, View.apply(z)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(**case.parameters())
 def test_output(case, kind) -> None:
     run_case(case, kind)

@@ -109,7 +109,7 @@ def rows_of(page: str) -> dict[str, list[str]]:
     return {row[0].strip("`"): row[2:] for row in found}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_tj_equals_eager(case) -> None:
     assert outcome(case, ours) == "equal"

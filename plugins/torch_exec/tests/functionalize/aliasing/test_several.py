@@ -26,7 +26,7 @@ from tj_conformance.programs.scenes import (
 )
 from tj_conformance.programs.tracer import traced
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 case = Table()
 LEAF = ("leaf",)

@@ -8,7 +8,7 @@ from tj_conformance.programs.aliasing import check, stateless
 from tj_conformance.programs.cases import Table, run_case
 from tj_conformance.programs.scenes import one, overlapping, pair, placed, same, viewed
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 case = Table()
 GRAD = ("leaf", "inner")

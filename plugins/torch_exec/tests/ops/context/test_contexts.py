@@ -95,7 +95,7 @@ AMBIENT: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("ambient", AMBIENT)
 @pytest.mark.parametrize(
     "f", [*CONTEXTS, enable_inside, inference_off_inside], ids=lambda f: f.__name__

@@ -99,7 +99,7 @@ OFFSETS = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", OFFSETS)
 def test_storage_offsets(session: Session, name: str) -> None:
     check(session, OFFSETS[name], [sliced(offset) for offset in (0, 3, 4, 1)])
@@ -151,7 +151,7 @@ OVERLAPS = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", OVERLAPS)
 def test_overlapping_arguments(session: Session, name: str) -> None:
     check(session, OVERLAPS[name], list(pairs()))

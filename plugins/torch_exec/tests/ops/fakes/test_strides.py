@@ -237,7 +237,7 @@ COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
 @pytest.mark.parametrize("name", COPIES)
 def test_copies_and_what_is_made_alike(name: str, dtype: torch.dtype) -> None:

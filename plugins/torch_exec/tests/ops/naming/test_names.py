@@ -37,7 +37,7 @@ def name(target: Any, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
 # ---------------------------------------------------------------------------- spellings
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("target", "args", "symbol", "canonical"),
     [

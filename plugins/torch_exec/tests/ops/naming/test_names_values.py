@@ -68,7 +68,7 @@ OPERANDS = (
 )
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "op",

@@ -23,7 +23,7 @@ from tj_core.extend import (
 from tj_core.ir.proxy import SymDim, TensorProxy
 from tj_core.ir.trace import Trace
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 Sequence = list[tuple[Any, ...]]
 

@@ -10,7 +10,7 @@ import tj_core as tj
 import torch
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = pytest.mark.sampled(16)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 DTYPES = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_returns(dtype: torch.dtype) -> None:
     core = convert.dtype_to_core(dtype)
