@@ -74,7 +74,7 @@ SEEN = {
 FAMILIES: Mapping[str, Family] = {
     **{
         f"op_db:{name}": whole(
-            functools.partial(op_db, getattr(torch, name)), 4 if name == "float32" else 2, 16
+            functools.partial(op_db, getattr(torch, name)), 3 if name == "float32" else 2, 16
         )
         for name in DTYPES
     },
