@@ -180,7 +180,7 @@ class RegionKernel:
             raise self.error(lost)
         return result, wrong
 
-    def misplaced(
+    def wrong_inputs(
         self, inputs: list[Any], runtime: tuple[RuntimeValues, ...]
     ) -> Exception | str | None:
         """The problem with inputs that differ from what the function was compiled for, or None.
@@ -212,7 +212,7 @@ class RegionKernel:
         earlier = {*alive, *held}
         run = Run(given_values(call, tuple(inputs), {}), runtime, call.effects, earlier)
         result: Sequence[Any] = ()
-        wrong = self.misplaced(inputs, runtime)
+        wrong = self.wrong_inputs(inputs, runtime)
         if wrong is None:
             new = not self.confirmed
             result, wrong = self.tried(lambda: self.function, inputs, run, call, new=new)

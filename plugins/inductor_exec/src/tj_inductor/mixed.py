@@ -106,7 +106,10 @@ ON_CPU = tuple({(half, "cpu")} for half in HALVES)
 
 
 def as_half(number: float, dtype: torch.dtype) -> float:
-    """``number`` as an element of a half, by way of a float32, as in PyTorch."""
+    """``number`` as an element of a half, by way of a float32, as in PyTorch.
+
+    Not by a tensor: while a region is traced, tensors have no elements to read.
+    """
     single = ctypes.c_float(number).value
     if not math.isfinite(single):
         return single

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tj_inductor.arithmetic import HALVES, Formula
+from tj_inductor.arithmetic import HALVES, Formula, widened
 
 __all__ = ["SUMS"]
 
@@ -19,14 +19,13 @@ def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> An
     (`pointless_cumsum_replacement` in torch/_inductor/fx_passes/post_grad.py, up to 2.15), and
     fails if it has no dimension.
     """
-    if (dtype or x.dtype) in HALVES and x.dim() > 0:
-        return x.to(dtype or x.dtype).float().cumsum(dim).to(dtype or x.dtype)
     usual = x.dtype if x.is_floating_point() or x.is_complex() else torch.int64
+    kind = dtype or usual
     if x.dim() == 0:
-        return x.to(dtype or usual, copy=True)
-    if dtype is None or dtype is usual:
+        return x.to(kind, copy=True)
+    if kind is usual and kind not in HALVES:
         return NotImplemented
-    return x.to(dtype).cumsum(dim).to(dtype)
+    return widened(x.to(kind)).cumsum(dim).to(kind)
 
 
 SUMS: dict[Any, Formula] = {torch.ops.aten.cumsum.default: cumsum}
