@@ -24,6 +24,14 @@ STARTS = (
     "v = a.sort(0).values",
     "v = (a @ a) % 19",
 )
+SHARED = (
+    "v = (a + 1)[0].expand(8, 8)",
+    "v = a.cumsum(0)[:, :1].expand(8, 8)",
+    "v = (a % 7).view(-1).unfold(0, 8, 3)[:8]",
+    "v = (a * 2).view(-1).as_strided((8, 8), (2, 1), 3)",
+)
+"""Values whose elements share memory, to which eager does not write in place."""
+
 PARTS = (
     "v", "v[1:]", "v[:-1]", "v[::2]", "v[1::2]", "v[:4]", "v[4:]", "v[2:6]", "v[:, 1:]",
     "v[:, :-1]", "v[0]", "v[1]", "v[:, 0]", "v[:, 3]", "v.t()", "v[:4, :4]", "v[4:, 4:]",
@@ -71,7 +79,10 @@ def programs(seed: int) -> list[tuple[str, Callable[[torch.Tensor], Any], torch.
     chance, found = random.Random(seed), []
     while len(found) < TOGETHER:
         writes = [statement(chance) for _ in range(chance.randint(1, 3))]
-        lines = [chance.choice(STARTS), *writes, chance.choice(ENDS)]
+        # A write in place to what shares memory has no defined result.
+        pure = all(line.startswith("v = ") for line in writes)
+        start = chance.choice(SHARED if pure and chance.random() < 0.5 else STARTS)
+        lines = [start, *writes, chance.choice(ENDS)]
         text = "def program(a):\n    " + "\n    ".join(lines)
         names: dict[str, Any] = {"torch": torch}
         exec(text, names)

@@ -16,7 +16,7 @@ import tj_core as tj
 import torch
 from tj_core.extend import Decline, PluginError
 from tj_inductor import executor, kernels
-from tj_inductor.adapter import compiling, libraries, modules, names, vectors
+from tj_inductor.adapter import calls, compiling, libraries, modules, names, vectors
 from tj_inductor.adapter.features import FEATURES, TABLE
 from tj_inductor.adapter.names import NAMES
 from tj_inductor.compiler import Compiler
@@ -37,7 +37,7 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     names.forget()
     compiling._strides_pass.cache_clear()
-    compiling._extern.cache_clear()
+    calls.extern_call.cache_clear()
 
 
 def program(x: torch.Tensor, w: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
@@ -192,11 +192,11 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.FINISHED: (compiling, "_is_whole", lambda made: False),
     names.VERSIONS: (modules, "_new", lambda source: []),
     names.LOW: (Compiler, "settings", {"emulate_precision_casts": False}),
-    names.COPIES: (compiling, "_in_one_place", lambda outputs, written: []),
-    names.READS: (compiling, "_read_before", lambda graph: None),
+    names.COPIES: (compiling, "in_one_place", lambda outputs, written: []),
+    names.READS: (compiling, "read_before", lambda graph: None),
     names.SYMBOLS: (executor, "can_fuse", lambda call: Decline("planted")),
     names.EQUAL: (compiling, "is_lost", lambda name: name == names.EQUAL),
-    names.IN_PLACE: (compiling, "_write", _idle),
+    names.IN_PLACE: (compiling, "write", _idle),
 }
 """Replacements by which a feature has no effect. A call of oneDNN's is right without one, too."""
 

@@ -69,6 +69,35 @@ def put(v: torch.Tensor) -> torch.Tensor:
     return v.put(torch.tensor([3, 2, 1, 0]), v[0, :4])
 
 
+def one_of_equal_rows(v: torch.Tensor) -> torch.Tensor:
+    return v[0].expand(3, 8).index_put((torch.tensor([1]),), v[1])
+
+
+def added_to_one_of_equal_rows(v: torch.Tensor) -> torch.Tensor:
+    return v[0].expand(3, 8).index_add(0, swapped(), v[:2])
+
+
+def copied_to_one_of_equal_rows(v: torch.Tensor) -> torch.Tensor:
+    return v[0].expand(3, 8).index_copy(0, torch.tensor([2]), v[:1] * 2)
+
+
+def filled_column_of_equal_columns(v: torch.Tensor) -> torch.Tensor:
+    return v[:, :1].expand(8, 5).index_fill(1, swapped(), 3) + 1
+
+
+def diagonal_of_equal_rows(v: torch.Tensor) -> torch.Tensor:
+    return v[0].expand(8, 8).diagonal_scatter(v[1]) * 2
+
+
+def row_of_windows(v: torch.Tensor) -> torch.Tensor:
+    return v[0].unfold(0, 3, 1).index_fill(0, torch.tensor([2]), 9) + 1
+
+
+def element_of_overlapping_rows(v: torch.Tensor) -> torch.Tensor:
+    rows = v[0].as_strided((3, 4), (2, 1))
+    return rows.index_put((torch.tensor([0]), torch.tensor([2])), v[1, :1])
+
+
 PROGRAMS = (
     shifted,
     shifted_back,
@@ -82,6 +111,13 @@ PROGRAMS = (
     rows_added_in_their_own_order,
     rows_set_by_their_own_numbers,
     put,
+    one_of_equal_rows,
+    added_to_one_of_equal_rows,
+    copied_to_one_of_equal_rows,
+    filled_column_of_equal_columns,
+    diagonal_of_equal_rows,
+    row_of_windows,
+    element_of_overlapping_rows,
 )
 
 
@@ -116,6 +152,28 @@ def test_an_argument_is_shifted(fusing: Any, program: Any) -> None:
     for _ in range(2):
         assert torch.equal(jitted(x), fill(y))
         assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_in_one_place_of_any_number(fusing: Any, dynamic: bool) -> None:
+    def one_row(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rows = (x * 3).expand(y.shape[0], -1)
+        return rows.index_fill(0, torch.tensor([0]), 7) * 2
+
+    jitted = fusing(one_row, {"minimum": 1}, dynamic=dynamic)
+    for rows in (3, 1, 2, 5):
+        x, y = torch.randn(4), torch.ones(rows)
+        assert torch.equal(jitted(x, y), one_row(x, y)), rows
+
+
+def test_values_of_any_size_are_shifted(fusing: Any) -> None:
+    def shift(x: torch.Tensor) -> torch.Tensor:
+        return shifted(x.cumsum(0)) * 2
+
+    jitted = fusing(shift, {"minimum": 1}, dynamic=True)
+    for rows in (4, 7, 2):
+        x = given(torch.float32)[:rows]
+        assert torch.equal(jitted(x), shift(x)), rows
 
 
 def test_a_mask_is_not_copied(fusing: Any) -> None:

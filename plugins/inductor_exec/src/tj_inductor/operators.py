@@ -18,6 +18,7 @@ from tj_core.extend import (
     SymDim,
     TensorProxy,
     makes_views,
+    may_overlap,
 )
 from tj_torch.extend import is_on, resolve
 
@@ -119,6 +120,21 @@ def _adds_multiples_of_truths(call: BoundSymbol) -> str | None:
     return "Inductor computes multiples of bools as integers"
 
 
+def _writes_to_shared_memory(call: BoundSymbol) -> str | None:
+    """The reason why Inductor's result of a write to a part is another one, or None.
+
+    Where elements of the result share memory (a part of ``x.unfold(0, 2, 1)``), a write to one
+    writes the others in eager (``clone_preserve_strides`` in ATen).
+    """
+    out = call.flat_outs[0]
+    shares = isinstance(out, TensorProxy) and may_overlap(out.map_symbols(_hint))
+    return "elements of its result share memory" if shares else None
+
+
+def _hint(size: int | SymDim) -> int:
+    return size if isinstance(size, int) else int(size.hint or 0)
+
+
 def _promotes(call: BoundSymbol) -> str | None:
     """The reason why Inductor's result has another data type: that of the first argument."""
     first, out = call.args[0], call.flat_outs[0]
@@ -157,6 +173,9 @@ def _is_truth(call: BoundSymbol) -> str | None:
     return "Inductor makes no bool of a number that is a symbol"
 
 
+PARTS = ("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
+"""Operators that return a copy of their first argument with another part."""
+
 SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "addcmul": _multiplies_by_no_number,
     "add": _adds_multiples_of_truths,
@@ -167,6 +186,7 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "avg_pool3d_backward": _divides_otherwise,
     "_adaptive_avg_pool2d": _symbolic,
     "adaptive_max_pool2d": _symbolic,
+    **dict.fromkeys(PARTS, _writes_to_shared_memory),
     **dict.fromkeys(FILLING, _is_truth),
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _is_truth),
 }

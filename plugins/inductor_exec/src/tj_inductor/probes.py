@@ -16,7 +16,7 @@ import tj_core as tj
 import torch
 
 from tj_inductor import kernels
-from tj_inductor.adapter import compiling, libraries
+from tj_inductor.adapter import calls, compiling, libraries
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.vectors import several_kinds, try_few
 from tj_inductor.elementary import with_fast_exp, with_fast_tanh
@@ -238,7 +238,7 @@ def copies() -> None:
 
 def calls_of_onednn() -> None:
     """See that a product of oneDNN's in a graph is called, and right."""
-    operator = getattr(torch.ops.mkldnn, compiling.PRODUCT.partition("::")[2], None)
+    operator = getattr(torch.ops.mkldnn, calls.PRODUCT.partition("::")[2], None)
     if operator is None or not torch.backends.mkldnn.is_available():
         return  # tj-onednn claims nothing here
     x, w = torch.ones(4, 8), torch.ones(3, 8)
@@ -247,7 +247,7 @@ def calls_of_onednn() -> None:
     assert torch.equal(made.function([x, w])[0], (x * 2) @ w.t() + 1), "the product is wrong"
 
 
-PRODUCT_CALL = compiling.PRODUCT.replace("::", ".")
+PRODUCT_CALL = calls.PRODUCT.replace("::", ".")
 """Its spelling in a module of generated code."""
 
 
@@ -276,12 +276,14 @@ def in_place() -> None:
 
 
 def reads() -> None:
-    """See that values and indices are read before a region writes where they stand."""
+    """See that values, indices and rows in one place are copied before a region writes there."""
 
     def program(x: Any) -> Any:
-        v, w = x.cumsum(0), (x + 1).cumsum(0)
+        v, w, row = x.cumsum(0), (x + 1).cumsum(0), (x + 2).cumsum(0)[1]
         v[1:] = v[:-1].clone()
-        return v, w.index_put((w[:, 0].long() % 8,), torch.arange(8.0)[:, None])
+        places = w[:, 0].long() % 8
+        written = row.expand(3, 8).index_fill(0, torch.tensor([1]), 7)
+        return v, w.index_put((places,), torch.arange(8.0)[:, None]), written
 
     x = torch.arange(64.0).view(8, 8) * 7 % 11
     (found,) = _fused(program, (x,))

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import inspect
 import math
 import operator
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from tj_torch.internal import python_dispatcher
 
+from tj_inductor.adapter.calls import call_as_it_is, laid_out_call
+from tj_inductor.adapter.copies import in_one_place
 from tj_inductor.adapter.features import is_lost, need, ready
 from tj_inductor.adapter.modules import Compiled
-from tj_inductor.adapter.names import COPIES, EQUAL, LOW, ONEDNN, READS, STRIDES
+from tj_inductor.adapter.names import EQUAL, LOW, STRIDES
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
+from tj_inductor.adapter.writes import read_before, write
 from tj_inductor.constants import round_constants
-from tj_inductor.formulas import existing, formulas
+from tj_inductor.formulas import formulas
 from tj_inductor.loops import is_in_loops
 
 __all__ = ["compiled", "traced"]
@@ -94,11 +99,11 @@ def compiled(
 
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     output.args = (tuple(_restride(graph, output, visible)),)
-    _call_as_it_is(graph)
+    call_as_it_is(graph)
     output.meta["user_visible_output_idxs"] = list(visible)
-    same = _in_one_place(output.args[0], written)
-    _write(graph, output, written)
-    _read_before(graph)
+    same = in_one_place(output.args[0], written)
+    write(graph, output, written)
+    read_before(graph)
     context = TracingContext(mode)
     context.output_strides = []
     forced = {"force_layout_optimization": True} if _has_gradients_of_convolutions(graph) else {}
@@ -143,85 +148,6 @@ def _converting() -> Iterator[None]:
         yield
     finally:
         CppVecOverrides.to_dtype = own
-
-
-def _write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[int, int]) -> None:
-    """Let ``graph`` copy outputs to inputs, and return these instead, as Inductor knows it.
-
-    Where nobody needs the old value any more, it computes the new one in place.
-    """
-    inputs = graph.graph.find_nodes(op="placeholder")
-    found: list[Any] = list(output.args[0])  # type: ignore[arg-type]
-    for i, place in written.items():
-        with graph.graph.inserting_before(output):
-            copied = graph.graph.call_function(
-                torch.ops.aten.copy_.default, (inputs[place], found[i])
-            )
-        # Inductor reads the metadata of each node off `meta["val"]`, which `make_fx` alone sets.
-        copied.meta["val"] = inputs[place].meta["val"]
-        found[i] = inputs[place]
-    output.args = (tuple(found),)
-
-
-PUTS = (torch.ops.aten.index_put.default, *existing("_unsafe_index_put.default"))
-"""Operators that write at indices, which Inductor computes meanwhile."""
-
-WRITES = (
-    *PUTS,
-    torch.ops.aten.slice_scatter.default,
-    torch.ops.aten.select_scatter.default,
-    torch.ops.aten.diagonal_scatter.default,
-    torch.ops.aten.as_strided_scatter.default,
-    torch.ops.aten.copy_.default,
-)
-"""Operators that Inductor lets write to their first argument where nobody needs its old value."""
-
-
-def _read_before(graph: torch.fx.GraphModule) -> None:
-    """Copy what an operator of `WRITES` reads of its first argument, before it writes there.
-
-    Inductor looks for later readers of the old value, not for those among the other arguments
-    (`can_inplace` in torch/_inductor/fx_passes/reinplace.py, up to 2.15), and has removed copies
-    that programs make: ``v[1:] = v[:-1].clone()`` would read what has just been written.
-    """
-    for node in graph.graph.nodes:
-        if node.target not in WRITES:
-            continue
-        written = _copied(node.args[0])
-        with graph.graph.inserting_before(node):
-
-            def before(argument: torch.fx.Node, written: torch.fx.Node = written) -> torch.fx.Node:
-                part = _value(_copied(argument)) == _value(written)
-                return _cloned(argument) if part else argument
-
-            def known(index: torch.fx.Node, written: torch.fx.Node = written) -> torch.fx.Node:
-                # A mask becomes `where`, or a kernel of PyTorch's.
-                mask = index.meta["val"].dtype in (torch.bool, torch.uint8)
-                return _cloned(index) if not mask and _depends(index, written) else index
-
-            first, second, *others = node.args
-            second = torch.fx.node.map_arg(second, known if node.target in PUTS else before)
-            node.args = (first, second, *torch.fx.node.map_arg(others, before))
-
-
-def _cloned(argument: torch.fx.Node) -> torch.fx.Node:
-    """A copy that Inductor makes where it stands in the graph."""
-    need([READS])
-    made = argument.graph.call_function(_extern(torch.ops.aten.clone.default), (argument,))
-    made.meta["val"] = argument.meta["val"].clone()
-    return made
-
-
-def _depends(node: torch.fx.Node, value: torch.fx.Node) -> bool:
-    """Test if ``node`` is computed from ``value`` or a copy of it."""
-    same, seen, waiting = _value(value), set[torch.fx.Node](), [node]
-    while waiting:
-        last = waiting.pop()
-        if _value(_copied(last)) == same:
-            return True
-        waiting += [x for x in last.all_input_nodes if x not in seen]
-        seen.update(last.all_input_nodes)
-    return False
 
 
 def _has_gradients_of_convolutions(graph: torch.fx.GraphModule) -> bool:
@@ -274,17 +200,17 @@ def _viewed(
     reader: torch.fx.Node,
     strides: Sequence[int] | None = None,
 ) -> torch.fx.Node:
-    """``node``, or a view for ``reader`` if it has dimensions of size one.
+    """``node``, or the same for ``reader`` with fixed strides if it has dimensions of size one.
 
     The stride of such a dimension is free for Inductor; others are asked for as they are.
     """
     value = node.meta["val"]
     shape, strides = tuple(value.shape), tuple(strides or value.stride())
-    if 1 not in shape or not all(isinstance(n, int) for n in (*shape, *strides)):
+    fixed = all(isinstance(n, int) for n in (*shape, *strides))
+    if 1 not in shape or not fixed or is_lost(STRIDES):
         return node
     with graph.graph.inserting_before(reader):
-        called = (node, shape, strides)
-        view = graph.graph.call_function(torch.ops.aten.as_strided.default, called)
+        view = graph.graph.call_function(laid_out_call(), (node, strides))
     view.meta["val"] = value.as_strided(shape, strides)
     return view
 
@@ -301,135 +227,6 @@ def _is_whole(made: Any) -> bool:
     more = any(getattr(made, name, None) for name in EMPTY + EMPTY_TOO)
     on_cpu = set(getattr(made, "device_types", ())) <= {"cpu"}
     return runs_module and on_cpu and not more and bool(getattr(made, "source_code", ""))
-
-
-def _call_as_it_is(graph: torch.fx.GraphModule) -> None:
-    """Let operators of oneDNN be calls in generated code, with the arguments that they have.
-
-    They come from calls that another executor has claimed. Inductor's own patterns and lowerings
-    for them count on weights that its passes have packed, and values inside of a graph get other
-    strides where that suits a convolution. oneDNN takes 1,000 times as long for a product whose
-    weight has gaps between its rows.
-    """
-    from tj_inductor.adapter.names import OpOverload
-
-    for node in graph.graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target.namespace == "mkldnn":
-            need([ONEDNN])
-            node.target = _extern(node.target)
-
-
-@functools.cache
-def _extern(operator: Any) -> Callable[..., Any]:
-    """``operator`` for tensors; else its lowering to a call, as patterns put them in graphs."""
-    from tj_inductor.adapter.names import V, fallback_handler
-
-    lowering = fallback_handler(operator, add_to_fallback_set=False)
-
-    def extern(*args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(x, torch.Tensor) for x in args):
-            return operator(*args, **kwargs)
-        if operator.name() == PRODUCT:
-            weight = _without_gaps(args[1], V.graph.current_node.args[1])
-            args = (args[0], weight, *args[2:])
-        return lowering(*args, **kwargs)
-
-    extern._inductor_lowering_function = True  # type: ignore[attr-defined]
-    # From 2.14 on what it returns is asked of this where an argument's strides have changed.
-    extern._inductor_lowering_output_metadata_fn = operator  # type: ignore[attr-defined]
-    extern.__name__ = extern.__qualname__ = "extern_" + operator.name().replace("::", "_")
-    return extern
-
-
-PRODUCT = "mkldnn::_linear_pointwise"
-
-
-def _without_gaps(value: Any, node: Any) -> Any:
-    """Inductor's value of the matrix ``node``, without gaps between rows or columns."""
-    from tj_inductor.adapter.names import ExternKernel
-
-    traced = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    if not isinstance(traced, torch.Tensor) or traced.layout is not torch.strided:
-        return value
-    columns, rows = traced.t().is_contiguous(), traced.is_contiguous()
-    like = traced if columns or rows else traced.contiguous()
-    return ExternKernel.require_exact_strides(value, like.stride())
-
-
-def _in_one_place(outputs: Sequence[torch.fx.Node], written: Collection[int]) -> list[int]:
-    """Places of outputs that are copies of an input, or of the same value as an earlier output.
-
-    Outputs in ``written`` are left out: each is to be written to an input.
-
-    Inductor removes copies, and may then return the input, or one tensor twice: it asks which
-    outputs share memory before it removes the copies.
-    """
-    if is_lost(COPIES):
-        return [index for index in range(len(outputs)) if index not in written]
-    first = {_value(_copied(outputs[index])) for index in written}
-    found = []
-    for index, node in enumerate(outputs):
-        if index in written:
-            continue
-        origin = _copied(node)
-        if _value(origin) in first or getattr(origin, "op", None) == "placeholder":
-            found.append(index)
-        first.add(_value(origin))
-    return found
-
-
-def _value(node: torch.fx.Node) -> Hashable:
-    """A key of the value of ``node``: several nodes may take one part of a call's results."""
-    return node.args if node.target is operator.getitem else node
-
-
-PLAIN = {
-    torch.ops.aten.alias.default: (None, 0),
-    torch.ops.aten.clone.default: (None, 0),
-    torch.ops.aten.copy.default: (None, 1),
-}
-"""Operators that copy whatever their arguments are, as Inductor's registry has them."""
-
-
-def _copies() -> Mapping[Any, tuple[Any, Any]]:
-    """The operators that copy, or may: each with a test, and the place of what it copies."""
-    if is_lost(COPIES):
-        return PLAIN
-    from tj_inductor.adapter.names import noop_registry
-
-    found: Mapping[Any, tuple[Any, Any]] = noop_registry
-    return found
-
-
-def _copied(node: torch.fx.Node) -> torch.fx.Node:
-    """The node that ``node`` is a copy or view of, as far as Inductor finds out; else itself."""
-    copies = _copies()
-    while True:
-        if node.target is operator.getitem and _views(node.args[0]):
-            node = node.args[0]  # type: ignore[assignment]
-        target, index = node.target, 0
-        if target in copies:
-            _, index = copies[target]
-        elif not _views(node):
-            return node
-        source = node.args[index] if isinstance(index, int) else _source(index, node)
-        if not isinstance(source, torch.fx.Node):
-            return node
-        node = source
-
-
-def _views(node: Any) -> bool:
-    """Test if ``node`` is a view. Parts from ``unsafe_split`` are, though no schema says so."""
-    target = getattr(node, "target", None)
-    return isinstance(target, torch._ops.OpOverload) and bool(target.is_view)
-
-
-def _source(index: Callable[[Any], Any], node: torch.fx.Node) -> Any:
-    """The value that ``node`` is a copy of, as Inductor's registry tells it."""
-    try:
-        return index(node)
-    except TypeError:  # up to 2.14 it asks the arguments, and a node has no items
-        return index(node.args)
 
 
 @functools.cache
@@ -452,9 +249,16 @@ def _strides_pass() -> Any:
             output.meta["original_output_strides"] = noted
 
         def uuid(self) -> str:  # what Inductor keeps it would else find again for other strides
-            return f"tj strides {sorted(self.strides.items())}"
+            return f"tj {_sources()} strides {sorted(self.strides.items())}"
 
     return Strides
+
+
+@functools.cache
+def _sources() -> str:
+    """A hash of this distribution's sources, on which the text of kernels depends, too."""
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def _asked(strides: Mapping[int, Sequence[int] | None]) -> contextlib.AbstractContextManager[Any]:

@@ -139,8 +139,8 @@ FEATURES = (
     ),
     _feature(
         READS,
-        "what a region reads of a value is read before the region writes there",
-        "regions that read what they write run one by one",
+        "what a region still reads, or what shares memory, is copied before it writes there",
+        "regions that read what they write, or write to shared memory, run one by one",
         "reads",
     ),
 )

@@ -110,8 +110,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "noop_registry": ("know which copies Inductor removes", COPIES),
     },
     "torch._inductor.ir": {
-        "ExternKernel": ("lay out an argument of a call", ONEDNN),
-        "ExternKernel.require_exact_strides": ("lay out a matrix without gaps", ONEDNN),
+        "ExternKernel": ("lay out an argument of a call", ONEDNN, STRIDES),
+        "ExternKernel.require_exact_strides": ("lay out a matrix", ONEDNN, STRIDES),
     },
     "torch._inductor.lowering": {
         "fallback_handler": ("have an operator called as it is", ONEDNN, READS),

@@ -102,6 +102,16 @@ def rows_whose_places_are_their_numbers(x):
     return sums.index_put((sums[:, 0].long() % 8,), torch.arange(8.0)[:, None])
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(4)),))
+def one_of_equal_rows(x):
+    return x.sin().expand(3, 4).index_fill(0, torch.tensor([1]), 7)
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(4)),))
+def one_of_windows(x):
+    return x.sin().unfold(0, 2, 1).index_fill(0, torch.tensor([2]), 7) + 1
+
+
 @known("Inductor, found here", layouts=(lambda new: new.scene(new(300)),))
 def ones_that_are_counted_in_bytes(x):
     return torch.ones(300).cumsum(0, dtype=torch.uint8) * x

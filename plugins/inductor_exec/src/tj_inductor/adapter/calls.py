@@ -1,0 +1,99 @@
+"""Operators that generated code calls as they are, and layouts of what it gives them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tj_inductor.adapter.features import need
+from tj_inductor.adapter.names import ONEDNN, STRIDES
+
+__all__ = ["call_as_it_is", "extern_call", "laid_out_call"]
+
+
+def call_as_it_is(graph: torch.fx.GraphModule) -> None:
+    """Let operators of oneDNN be calls in generated code, with the arguments that they have.
+
+    They come from calls that another executor has claimed. Inductor's own patterns and lowerings
+    for them count on weights that its passes have packed, and values inside of a graph get other
+    strides where that suits a convolution. oneDNN takes 1,000 times as long for a product whose
+    weight has gaps between its rows.
+    """
+    from tj_inductor.adapter.names import OpOverload
+
+    for node in graph.graph.nodes:
+        if isinstance(node.target, OpOverload) and node.target.namespace == "mkldnn":
+            need([ONEDNN])
+            node.target = extern_call(node.target)
+
+
+@functools.cache
+def extern_call(operator: Any) -> Callable[..., Any]:
+    """``operator`` for tensors; else its lowering to a call, as patterns put them in graphs."""
+    from tj_inductor.adapter.names import V, fallback_handler
+
+    lowering = fallback_handler(operator, add_to_fallback_set=False)
+
+    def extern(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(x, torch.Tensor) for x in args):
+            return operator(*args, **kwargs)
+        if operator.name() == PRODUCT:
+            weight = _without_gaps(args[1], V.graph.current_node.args[1])
+            args = (args[0], weight, *args[2:])
+        return lowering(*args, **kwargs)
+
+    return _lowered(extern, "extern_" + operator.name().replace("::", "_"), operator)
+
+
+@functools.cache
+def laid_out_call() -> Callable[..., Any]:
+    """A function of a tensor and strides, for graphs: the tensor with these strides.
+
+    They may differ from those that it has in dimensions of size one. ``aten.as_strided`` would
+    not do: of a part of a value, Inductor takes it to count from the start of the whole value.
+    """
+    from tj_inductor.adapter.names import ExternKernel
+
+    def on_tensor(value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+        return value.as_strided(value.shape, strides)
+
+    def laid_out(value: Any, strides: Sequence[int]) -> Any:
+        if isinstance(value, torch.Tensor):
+            return on_tensor(value, strides)
+        return ExternKernel.require_exact_strides(value, strides)
+
+    need([STRIDES])
+    laid_out.is_view = True  # type: ignore[attr-defined]
+    return _lowered(laid_out, "laid_out", on_tensor)
+
+
+def _lowered(
+    function: Callable[..., Any], name: str, on_tensors: Callable[..., Any]
+) -> Callable[..., Any]:
+    """``function``, which computes Inductor's values, as a target ``name`` of nodes in graphs."""
+    function._inductor_lowering_function = True  # type: ignore[attr-defined]
+    # From 2.14 on what it returns is asked of this where an argument's strides have changed.
+    function._inductor_lowering_output_metadata_fn = on_tensors  # type: ignore[attr-defined]
+    function.__name__ = function.__qualname__ = name
+    # Inductor's cache of graphs with symbols pickles functions in them by name.
+    setattr(sys.modules[__name__], name, function)
+    return function
+
+
+PRODUCT = "mkldnn::_linear_pointwise"
+
+
+def _without_gaps(value: Any, node: Any) -> Any:
+    """Inductor's value of the matrix ``node``, without gaps between rows or columns."""
+    from tj_inductor.adapter.names import ExternKernel
+
+    traced = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(traced, torch.Tensor) or traced.layout is not torch.strided:
+        return value
+    columns, rows = traced.t().is_contiguous(), traced.is_contiguous()
+    like = traced if columns or rows else traced.contiguous()
+    return ExternKernel.require_exact_strides(value, like.stride())

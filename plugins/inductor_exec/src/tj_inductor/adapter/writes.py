@@ -1,0 +1,132 @@
+"""Writes of regions: to their arguments, and in place of values that nobody needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tj_inductor.adapter.calls import extern_call
+from tj_inductor.adapter.copies import copied, value_of
+from tj_inductor.adapter.features import need
+from tj_inductor.adapter.names import READS
+from tj_inductor.formulas import existing
+
+__all__ = ["read_before", "write"]
+
+
+def write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[int, int]) -> None:
+    """Let ``graph`` copy outputs to inputs, and return these instead, as Inductor knows it.
+
+    Where nobody needs the old value any more, it computes the new one in place.
+    """
+    inputs = graph.graph.find_nodes(op="placeholder")
+    found: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for i, place in written.items():
+        with graph.graph.inserting_before(output):
+            copied = graph.graph.call_function(
+                torch.ops.aten.copy_.default, (inputs[place], found[i])
+            )
+        # Inductor reads the metadata of each node off `meta["val"]`, which `make_fx` alone sets.
+        copied.meta["val"] = inputs[place].meta["val"]
+        found[i] = inputs[place]
+    output.args = (tuple(found),)
+
+
+PUTS = (torch.ops.aten.index_put.default, *existing("_unsafe_index_put.default"))
+"""Operators that write at indices, which Inductor computes meanwhile."""
+
+WRITES = (
+    *PUTS,
+    torch.ops.aten.slice_scatter.default,
+    torch.ops.aten.select_scatter.default,
+    torch.ops.aten.diagonal_scatter.default,
+    torch.ops.aten.as_strided_scatter.default,
+    torch.ops.aten.copy_.default,
+)
+"""Operators that Inductor lets write to their first argument where nobody needs its old value."""
+
+
+def read_before(graph: torch.fx.GraphModule) -> None:
+    """Copy what an operator of `WRITES` reads of its first argument, before it writes there.
+
+    Copy the first argument itself if its elements share memory (`_separate`).
+
+    Inductor looks for later readers of the old value, not for those among the other arguments
+    (`can_inplace` in torch/_inductor/fx_passes/reinplace.py, up to 2.15), and has removed copies
+    that programs make: ``v[1:] = v[:-1].clone()`` would read what has just been written.
+    """
+    for node in graph.graph.nodes:
+        if node.target not in WRITES:
+            continue
+        _separate(node)
+        written = copied(node.args[0])
+        with graph.graph.inserting_before(node):
+
+            def before(argument: torch.fx.Node, written: torch.fx.Node = written) -> torch.fx.Node:
+                part = value_of(copied(argument)) == value_of(written)
+                return _cloned(argument) if part else argument
+
+            def known(index: torch.fx.Node, written: torch.fx.Node = written) -> torch.fx.Node:
+                # A mask becomes `where`, or a kernel of PyTorch's.
+                mask = index.meta["val"].dtype in (torch.bool, torch.uint8)
+                return _cloned(index) if not mask and _depends(index, written) else index
+
+            first, second, *others = node.args
+            second = torch.fx.node.map_arg(second, known if node.target in PUTS else before)
+            node.args = (first, second, *torch.fx.node.map_arg(others, before))
+
+
+def _separate(node: torch.fx.Node) -> None:
+    """Copy the first argument of ``node``, a write, if its elements share memory.
+
+    Up to 2.13 Inductor would write to all elements of ``x.expand(3, 4)`` that share memory, where
+    the program asks for one; up to 2.15 to those of ``x.unfold(0, 2, 1)``. A copy has memory for
+    each element. Arguments of regions are left out: a write to these is the program's own.
+    """
+    first = node.args[0]
+    if node.target is torch.ops.aten.copy_.default or not isinstance(first, torch.fx.Node):
+        return
+    if _may_overlap(first.meta["val"]):
+        with node.graph.inserting_before(node):
+            node.args = (_cloned(first), *node.args[1:])
+
+
+def _may_overlap(value: torch.Tensor) -> bool:
+    """Test if two elements of ``value`` may share memory; symbolic sizes count as their hints."""
+    dims = zip(map(_hint, value.stride()), map(_hint, value.shape), strict=True)
+    reach = 1
+    for stride, size in sorted(dim for dim in dims if dim[1] != 1):
+        if stride < reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def _hint(size: int | torch.SymInt) -> int:
+    """The value when traced of a size that may be a symbol; two where there is none yet."""
+    if isinstance(size, int):
+        return size
+    # A size that is one for now may grow, and the region still be used.
+    return max(2, int(size.node.hint)) if size.node.hint is not None else 2
+
+
+def _cloned(argument: torch.fx.Node) -> torch.fx.Node:
+    """A copy that Inductor makes where it stands in the graph."""
+    need([READS])
+    made = argument.graph.call_function(extern_call(torch.ops.aten.clone.default), (argument,))
+    made.meta["val"] = argument.meta["val"].clone()
+    return made
+
+
+def _depends(node: torch.fx.Node, value: torch.fx.Node) -> bool:
+    """Test if ``node`` is computed from ``value`` or a copy of it."""
+    same, seen, waiting = value_of(value), set[torch.fx.Node](), [node]
+    while waiting:
+        last = waiting.pop()
+        if value_of(copied(last)) == same:
+            return True
+        waiting += [x for x in last.all_input_nodes if x not in seen]
+        seen.update(last.all_input_nodes)
+    return False
