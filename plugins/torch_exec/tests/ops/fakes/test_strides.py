@@ -139,6 +139,50 @@ def test_what_is_rolled_keeps_a_memory_format(turn: tuple[Any, Any]) -> None:
         assert found.stride() == torch.roll(x, shifts, dims).stride()
 
 
+FIRST = torch.tensor([0])
+
+WRITTEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "index_put": lambda v: v.index_put((FIRST,), torch.ones(v.shape[1:])),
+    "index_add": lambda v: v.index_add(0, FIRST, torch.ones_like(v[:1])),
+    "index_copy": lambda v: v.index_copy(0, FIRST, torch.ones_like(v[:1])),
+    "renorm": lambda v: v.renorm(2, 0, 1.0),
+    "fill": lambda v: torch.ops.aten.fill.Scalar(v, 1),
+}
+
+PARTS = (
+    torch.randn(8, 8)[3:4, 2:],
+    torch.randn(8, 8)[5:6, 6:7],
+    torch.randn(8, 8).t()[4:5],
+    torch.randn(8, 8).t()[:, 4:5],
+    torch.randn(8, 8).t(),
+    torch.randn(2, 4, 8).transpose(0, 1)[1:2],
+    torch.randn(2, 1, 4, 8).contiguous(memory_format=torch.channels_last),
+)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_at_indices_has_the_strides_of_kernels(name: str) -> None:
+    for x in PARTS:
+        with fake_mode() as mode:
+            found = WRITTEN[name](mode.from_tensor(x))
+        assert found.stride() == WRITTEN[name](x).stride(), (x.shape, x.stride())
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_unique_parts_lie_along_their_dimension(dim: int) -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    y = torch.randint(0, 2, (3, 4, 5))
+    for x in (y, y.permute(2, 0, 1)):
+        for unique in (torch.unique, torch.unique_consecutive):
+            with fake_mode(shapes=ShapeEnv()) as mode:
+                found = unique(mode.from_tensor(x), dim=dim)
+            eager = unique(x, dim=dim)
+            order = sorted(range(3), key=eager.stride)
+            assert found.stride(order[0]) == 1
+            assert found.stride(order[1]) == found.shape[order[0]]
+
+
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 def test_shuffled_channels_keep_a_memory_format(layout: torch.memory_format) -> None:
     x = torch.randn(2, 6, 3, 4).contiguous(memory_format=layout)

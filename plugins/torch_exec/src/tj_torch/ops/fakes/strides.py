@@ -69,7 +69,7 @@ def _with_second(result: tuple[Any, ...], strides: Strides | None) -> tuple[Any,
 
 
 def _with_strides(value: torch.Tensor, strides: Strides) -> torch.Tensor:
-    if strides == tuple(value.stride()):
+    if all(map(_same, strides, value.stride())):
         return value
     offset = value.storage_offset()
     return torch.ops.aten.as_strided.default(value, value.shape, strides, offset)  # type: ignore[no-any-return]
@@ -233,6 +233,16 @@ def _of_new(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs:
     return _filled(source.shape, _ordered(source))
 
 
+def _of_unique(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """Contiguous, if the dimension of what is unique were the first."""
+    dim = args[1] if func is aten.unique_dim.default else dict(enumerate(args)).get(3)
+    dim = kwargs.get("dim", dim)
+    if dim is None or result.device.type != "cpu":
+        return tuple(result.stride())
+    first = dim % result.ndim
+    return _filled(result.shape, [*(i for i in range(result.ndim)[::-1] if i != first), first])
+
+
 def _ordered(tensor: torch.Tensor) -> list[int]:
     """The dimensions from the innermost to the outermost, as `infer_dense_strides` sorts them."""
     order = list(range(tensor.ndim))[::-1]
@@ -378,6 +388,9 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.expand.default: _of_expand,
     torch.ops.aten.native_group_norm.default: _of_first,
     **dict.fromkeys(
+        (aten.index_add.default, aten.index_copy.default, aten.renorm.default), _contiguous
+    ),
+    **dict.fromkeys(
         (
             to_copy,
             aten.empty_like.default,
@@ -391,7 +404,10 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
             aten.zeros_like.default,
             aten.clone.default,
             aten.deg2rad.default,
+            aten.fill.Scalar,
+            aten.fill.Tensor,
             aten.hardtanh.default,
+            aten.index_put.default,
             aten.nan_to_num.default,
             aten.rad2deg.default,
             aten.relu6.default,
@@ -466,6 +482,8 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.xlogy.Tensor: _of_two,
     aten.pow.Scalar: _contiguous,
     aten.roll.default: _of_roll,
+    aten.unique_dim.default: _of_unique,
+    aten.unique_consecutive.default: _of_unique,
     aten.index_fill.int_Scalar: _of_new,
     aten.index_fill.int_Tensor: _of_new,
 }

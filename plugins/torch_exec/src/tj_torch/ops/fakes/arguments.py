@@ -1,0 +1,44 @@
+"""Arguments that PyTorch's fake kernels take for others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["settled"]
+
+_SLICE = torch.ops.aten.slice.Tensor
+_UNIQUE = torch.ops.aten.unique_consecutive.default
+
+
+def settled(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments of a call of ``func`` that its fake kernel takes as its kernel takes ``args``."""
+    if func is _SLICE:
+        return _of_slice(args)
+    return _of_unique(args) if func is _UNIQUE else args
+
+
+def _of_slice(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Let a slice of nothing begin and end at zero.
+
+    If an end depends on data, the fake kernel counts the rows by a symbol, and finds that it is
+    zero: nothing computes it then.
+    """
+    if not any(isinstance(end, torch.SymInt) for end in args[2:4]):
+        return args
+    tensor, dim, *_ = args
+    if not tensor.ndim or not isinstance(tensor.shape[dim], int) or tensor.shape[dim]:
+        return args
+    return (tensor, dim, 0, 0, *args[4:])
+
+
+def _of_unique(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Count the dimension from the first: one from the last gave a shape with too many sizes.
+
+    The fake kernel takes the sizes after dimension -1 from 0 on (`_unique` in
+    torch/_subclasses/fake_impls.py, up to 2.15).
+    """
+    tensor, *others, dim = args
+    known = len(others) == 2 and isinstance(dim, int)
+    return (tensor, *others, dim % tensor.ndim) if known and dim < 0 and tensor.ndim else args
