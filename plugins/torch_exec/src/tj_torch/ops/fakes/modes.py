@@ -14,9 +14,9 @@ from unittest import mock
 
 import torch
 
+from tj_torch.ops.fakes.arguments import settled
 from tj_torch.ops.fakes.devices import on_their_devices
 from tj_torch.ops.fakes.dtypes import in_their_types
-from tj_torch.ops.fakes.arguments import settled
 from tj_torch.ops.fakes.strides import corrected, may_differ
 from tj_torch.torch_private import ops as private
 
