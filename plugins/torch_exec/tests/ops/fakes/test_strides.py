@@ -168,6 +168,22 @@ def test_what_is_written_at_indices_has_the_strides_of_kernels(name: str) -> Non
         assert found.stride() == WRITTEN[name](x).stride(), (x.shape, x.stride())
 
 
+@pytest.mark.parametrize("last", [torch.channels_last, torch.contiguous_format])
+def test_group_norms_keep_a_memory_format(last: torch.memory_format) -> None:
+    x = torch.randn(2, 6, 3, 4).contiguous(memory_format=last)
+    with fake_mode() as mode:
+        found = F.group_norm(mode.from_tensor(x), 3)
+    assert found.stride() == F.group_norm(x, 3).stride()
+
+
+@pytest.mark.parametrize("dim", [(), None, (0,), (0, 1)])
+def test_a_sum_over_no_dimensions_is_one_over_all(dim: tuple[int, ...] | None) -> None:
+    x = torch.randn(2, 3)
+    with fake_mode() as mode:
+        found = torch.nansum(mode.from_tensor(x), dim=dim)
+    assert found.shape == torch.nansum(x, dim=dim).shape
+
+
 @pytest.mark.parametrize("dim", [0, 1, 2, -1])
 def test_unique_parts_lie_along_their_dimension(dim: int) -> None:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv

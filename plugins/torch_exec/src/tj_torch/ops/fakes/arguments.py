@@ -9,6 +9,7 @@ import torch
 __all__ = ["settled"]
 
 _SLICE = torch.ops.aten.slice.Tensor
+_SUM = torch.ops.aten.nansum.default
 _UNIQUE = torch.ops.aten.unique_consecutive.default
 
 
@@ -16,6 +17,8 @@ def settled(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments of a call of ``func`` that its fake kernel takes as its kernel takes ``args``."""
     if func is _SLICE:
         return _of_slice(args)
+    if func is _SUM:
+        return _of_sum(args)
     return _of_unique(args) if func is _UNIQUE else args
 
 
@@ -31,6 +34,12 @@ def _of_slice(args: tuple[Any, ...]) -> tuple[Any, ...]:
     if not tensor.ndim or not isinstance(tensor.shape[dim], int) or tensor.shape[dim]:
         return args
     return (tensor, dim, 0, 0, *args[4:])
+
+
+def _of_sum(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Let no dimensions be all, as the kernel does; up to 2.13 the fake kernel sums over none."""
+    none = len(args) > 1 and args[1] is not None and not len(args[1])
+    return (args[0], None, *args[2:]) if none else args
 
 
 def _of_unique(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -386,7 +386,6 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.view.default: _of_view,
     unsafe_view: _of_view,
     torch.ops.aten.expand.default: _of_expand,
-    torch.ops.aten.native_group_norm.default: _of_first,
     **dict.fromkeys(
         (aten.index_add.default, aten.index_copy.default, aten.renorm.default), _contiguous
     ),
@@ -439,6 +438,7 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.tril.default: _contiguous,
     aten.triu.default: _contiguous,
     aten.native_batch_norm.default: _of_first,
+    aten.native_group_norm.default: _of_first,
     batch_norm_with_update: _of_first,
     native_batch_norm_legit: _of_first,
     native_batch_norm_legit_no_stats: _of_first,
