@@ -147,6 +147,8 @@ WRITTEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "index_copy": lambda v: v.index_copy(0, FIRST, torch.ones_like(v[:1])),
     "renorm": lambda v: v.renorm(2, 0, 1.0),
     "fill": lambda v: torch.ops.aten.fill.Scalar(v, 1),
+    "isin": lambda v: torch.isin(v, torch.ones(2)),
+    "isin, a number": lambda v: torch.isin(v, 1.0),
 }
 
 PARTS = (

@@ -467,6 +467,8 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.hardsigmoid_backward.default: _of_two,
     aten.softplus_backward.default: _of_two,
     aten.huber_loss_backward.default: _contiguous,
+    aten.isin.Tensor_Scalar: _contiguous,
+    aten.isin.Tensor_Tensor: _contiguous,
     aten.mse_loss_backward.default: _contiguous,
     aten.smooth_l1_loss_backward.default: _contiguous,
     aten.native_layer_norm.default: _contiguous,
