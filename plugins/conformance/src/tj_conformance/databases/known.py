@@ -20,6 +20,7 @@ __all__ = [
     "GRAPHS",
     "IDLE_STRIDES",
     "IN_PLACE",
+    "LAPACK",
     "MODULES",
     "OPERATIONS",
     "SYMBOLS",
@@ -52,13 +53,15 @@ class Known:
 
 _WARNS = "the implementation warns in a way that Dynamo does not capture"
 
+LAPACK = Known(
+    Kind.ROUNDING,
+    "LAPACK's last bits depend on where the operands lie in memory, in eager too",
+    ("linalg.lstsq", "linalg.lstsq.grad_oriented"),
+    sometimes=True,
+)
+
 OPERATIONS = (
-    Known(
-        Kind.ROUNDING,
-        "LAPACK's last bits depend on where the operands lie in memory, in eager too",
-        ("linalg.lstsq", "linalg.lstsq.grad_oriented"),
-        sometimes=True,
-    ),
+    LAPACK,
     Known(
         Kind.BREAK,
         "a Python value depends on a tensor's data",
@@ -171,6 +174,7 @@ IN_PLACE = (
         Kind.BREAK,
         "functionalization has no kernel for it",
         tuple(f"polygamma.polygamma_n_{n}" for n in range(5)),
+        sometimes=True,  # those of integers have no in-place variant
     ),
 )
 """In-place variants in op_db that are not expanded."""
@@ -192,6 +196,8 @@ SYMBOLS = (
 """Calls in op_db that are not expanded with symbolic sizes."""
 
 GRAPHS = (
+    LAPACK,
+    Known(Kind.BREAK, "it replaces a tensor's storage", ("resize_", "resize_as_"), sometimes=True),
     Known(
         Kind.BREAK,
         "metadata depend on data, or a tensor is sparse",

@@ -19,6 +19,7 @@ _BREAKS = tuple(k for k in forward.OPERATIONS if k.kind is Kind.BREAK and not k.
 
 OPERATIONS = (
     *_BREAKS,
+    forward.LAPACK,
     Known(
         Kind.ROUNDING,
         "with data at hand, PyTorch divides the product by each factor if none of these is zero",
@@ -38,6 +39,19 @@ OPERATIONS = (
         "sign then",
         ("max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian"),
         _REAL,
+    ),
+    Known(
+        Kind.ROUNDING,
+        "the same of halves",
+        ("max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian"),
+        ("first float16", "first bfloat16"),
+        sometimes=True,
+    ),
+    Known(
+        Kind.ROUNDING,
+        "the same division of a product by each factor",
+        ("masked.prod",),
+        sometimes=True,
     ),
     Known(
         Kind.ROUNDING,
@@ -69,7 +83,7 @@ OPERATIONS = (
     Known(
         Kind.DECLINED,
         "what the operation views depends on a tensor's data",
-        ("narrow", "tensor_split"),
+        ("narrow", "nonzero", "tensor_split"),
         sometimes=True,
     ),
 )

@@ -206,7 +206,7 @@ def _hold_memo(op: Any, chunk: list[Sample], jitted: Any, result: Result) -> Non
 TABLES: Mapping[str, tuple[Known, ...]] = {
     "expansion": known.EXPANSIONS,
     "in place": known.IN_PLACE,
-    "names": (),
+    "names": (known.LAPACK,),
     "symbols": known.SYMBOLS,
     "memo": (),
     "jit": known.OPERATIONS,

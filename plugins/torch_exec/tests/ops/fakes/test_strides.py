@@ -201,6 +201,17 @@ def test_unique_parts_lie_along_their_dimension(dim: int) -> None:
             assert found.stride(order[1]) == found.shape[order[0]]
 
 
+def test_unique_elements_have_one_dimension() -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    x = torch.randint(0, 2, (3, 4))
+    for asked in ({}, {"return_inverse": True}, {"return_counts": True}, {"dim": None}):
+        with fake_mode(shapes=ShapeEnv()) as mode:
+            found = torch.unique_consecutive(mode.from_tensor(x), **asked)
+        values = found[0] if isinstance(found, tuple) else found
+        assert values.ndim == 1
+
+
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 def test_shuffled_channels_keep_a_memory_format(layout: torch.memory_format) -> None:
     x = torch.randn(2, 6, 3, 4).contiguous(memory_format=layout)

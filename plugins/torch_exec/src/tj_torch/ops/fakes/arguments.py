@@ -48,6 +48,6 @@ def _of_unique(args: tuple[Any, ...]) -> tuple[Any, ...]:
     The fake kernel takes the sizes after dimension -1 from 0 on (`_unique` in
     torch/_subclasses/fake_impls.py, up to 2.15).
     """
-    tensor, *others, dim = args
-    known = len(others) == 2 and isinstance(dim, int)
-    return (tensor, *others, dim % tensor.ndim) if known and dim < 0 and tensor.ndim else args
+    if len(args) < 4 or args[3] is None or args[3] >= 0 or not args[0].ndim:
+        return args
+    return (*args[:3], args[3] % args[0].ndim)

@@ -237,7 +237,8 @@ def _of_unique(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwar
     """Contiguous, if the dimension of what is unique were the first."""
     dim = args[1] if func is aten.unique_dim.default else dict(enumerate(args)).get(3)
     dim = kwargs.get("dim", dim)
-    if dim is None or result.device.type != "cpu":
+    empty = any(_is(size, 0) for size in result.shape)
+    if dim is None or empty or result.device.type != "cpu":
         return tuple(result.stride())
     first = dim % result.ndim
     return _filled(result.shape, [*(i for i in range(result.ndim)[::-1] if i != first), first])
