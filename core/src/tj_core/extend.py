@@ -95,6 +95,7 @@ from tj_core.ir.proxy import (
     is_subclass,
     may_overlap,
     requires_grad,
+    strides_overlap,
     without_grad,
 )
 from tj_core.ir.sizes import evaluate_size, same_size, size_symbols
@@ -251,6 +252,7 @@ __all__ = [
     "size_symbols",
     "sizes_are_bound",
     "storage_roots",
+    "strides_overlap",
     "substituted",
     "substitution",
     "symbols_in",

@@ -30,6 +30,7 @@ __all__ = [
     "requires_grad",
     "size_expressions",
     "size_hints",
+    "strides_overlap",
     "without_grad",
 ]
 
@@ -273,7 +274,16 @@ def may_overlap(p: TensorProxy) -> bool:
 
     True where a stride is a symbol.
     """
-    dims = [(t, n) for t, n in zip(p.strides, p.shape, strict=True) if n not in (0, 1)]
+    return strides_overlap(p.shape, p.strides)
+
+
+def strides_overlap(shape: Iterable[Dim], strides: Iterable[Dim]) -> bool:
+    """Test if two indices of a tensor may be one place in memory, as `may_overlap` does.
+
+    :param shape: its sizes; a dimension without elements counts as one with an element.
+    :param strides: in elements, one for each size.
+    """
+    dims = [(t, n) for t, n in zip(strides, shape, strict=True) if n not in (0, 1)]
     known = sorted(((t, n) for t, n in dims if isinstance(t, int)), key=lambda dim: dim[0])
     reach = 1
     for place, (stride, size) in enumerate(known, 1):

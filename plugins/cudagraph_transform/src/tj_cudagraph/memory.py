@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from tj_core.extend import strides_overlap
 
 __all__ = ["apart", "distinct", "like", "overlaps"]
 
@@ -26,14 +27,9 @@ def distinct(tensor: torch.Tensor) -> torch.Tensor:
 
 def overlaps(tensor: torch.Tensor) -> bool:
     """Check that elements of ``tensor`` may share memory, expanded dimensions aside."""
-    reach = 1
-    pairs = zip(tensor.stride(), tensor.shape, strict=True)
-    # From the smallest stride: each must lead beyond all that the ones before it reach.
-    for stride, size in sorted(p for p in pairs if p[0] != 0 and p[1] > 1):
-        if stride < reach:
-            return True
-        reach += stride * (size - 1)
-    return False
+    strides = tensor.stride()
+    shape = (1 if t == 0 else n for n, t in zip(tensor.shape, strides, strict=True))
+    return strides_overlap(shape, strides)
 
 
 def apart(results: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor]) -> bool:

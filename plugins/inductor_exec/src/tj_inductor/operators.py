@@ -18,9 +18,9 @@ from tj_core.extend import (
     SymDim,
     TensorProxy,
     makes_views,
-    may_overlap,
 )
 from tj_torch.extend import is_on, resolve
+from tj_torch.internal import overlaps_itself
 
 from tj_inductor.adapter.features import TABLE
 from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, VERSIONS
@@ -127,12 +127,8 @@ def _writes_to_shared_memory(call: BoundSymbol) -> str | None:
     writes the others in eager (``clone_preserve_strides`` in ATen).
     """
     out = call.flat_outs[0]
-    shares = isinstance(out, TensorProxy) and may_overlap(out.map_symbols(_hint))
+    shares = isinstance(out, TensorProxy) and overlaps_itself(out)
     return "elements of its result share memory" if shares else None
-
-
-def _hint(size: int | SymDim) -> int:
-    return size if isinstance(size, int) else int(size.hint or 0)
 
 
 def _promotes(call: BoundSymbol) -> str | None:

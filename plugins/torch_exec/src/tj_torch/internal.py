@@ -19,7 +19,12 @@ from tj_torch.functionalize.bases import members
 from tj_torch.functionalize.depended_on import COPIED_BACK, RETURNED_VIEW
 from tj_torch.functionalize.emitter import WITH_STRIDES
 from tj_torch.functionalize.functionalize import OVERWRITTEN, WITH_VALUE
-from tj_torch.functionalize.objects import Objects, reads_data, strided_beyond
+from tj_torch.functionalize.objects import (
+    Objects,
+    overlaps_itself,
+    reads_data,
+    strided_beyond,
+)
 from tj_torch.ops.context.ambient import ambient_autocast, autocast_as_in
 from tj_torch.ops.context.cast_cache import is_leaf
 from tj_torch.ops.errors import WRITES_BACK, CannotExpand
@@ -150,6 +155,7 @@ __all__ = [
     "metadata_mutated",
     "missing_symbols",
     "outside_levels",
+    "overlaps_itself",
     "parts_to_count",
     "pass_over_package",
     "placed_tensors",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from tj_core.extend import strides_overlap
 from torch.utils import _pytree as pytree
 
 from tj_conformance.oracle.twins import clone_tree
@@ -102,15 +103,8 @@ def _halve(x: torch.Tensor) -> None:
 
 
 def _overlaps(x: torch.Tensor) -> bool:
-    if x.layout is not torch.strided:
-        return False
-    reach = 0
-    sizes = sorted((s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n > 1)
-    for stride, size in sizes:
-        if stride <= reach:
-            return x.numel() > 0
-        reach += stride * (size - 1)
-    return False
+    strided = x.layout is torch.strided and x.numel() > 0
+    return strided and strides_overlap(x.shape, x.stride())
 
 
 def _as_long(x: torch.Tensor, first: torch.Tensor) -> bool:

@@ -17,15 +17,18 @@ _REAL = ("first float32", "first float64")
 
 _BREAKS = tuple(k for k in forward.OPERATIONS if k.kind is Kind.BREAK and not k.cases)
 
+_DIVIDES = "with data at hand, PyTorch divides the product by each factor if none of these is zero"
+_MULTIPLIES = (
+    "on fake tensors PyTorch multiplies by the mask where it fills zeros else: these have a "
+    "sign then"
+)
+_ENDS = ("max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian")
+
 OPERATIONS = (
     *_BREAKS,
     forward.LAPACK,
-    Known(
-        Kind.ROUNDING,
-        "with data at hand, PyTorch divides the product by each factor if none of these is zero",
-        ("prod",),
-        _FIRST,
-    ),
+    Known(Kind.ROUNDING, _DIVIDES, ("prod",), _FIRST),
+    Known(Kind.ROUNDING, _DIVIDES, ("masked.prod",), sometimes=True),
     Known(
         Kind.ROUNDING,
         "where() lays its result out in another way on fake tensors, and the sum over it is "
@@ -33,26 +36,8 @@ OPERATIONS = (
         ("masked_fill",),
         _FIRST,
     ),
-    Known(
-        Kind.ROUNDING,
-        "on fake tensors PyTorch multiplies by the mask where it fills zeros else: these have a "
-        "sign then",
-        ("max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian"),
-        _REAL,
-    ),
-    Known(
-        Kind.ROUNDING,
-        "the same of halves",
-        ("max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian"),
-        ("first float16", "first bfloat16"),
-        sometimes=True,
-    ),
-    Known(
-        Kind.ROUNDING,
-        "the same division of a product by each factor",
-        ("masked.prod",),
-        sometimes=True,
-    ),
+    Known(Kind.ROUNDING, _MULTIPLIES, _ENDS, _REAL),
+    Known(Kind.ROUNDING, _MULTIPLIES, _ENDS, ("first float16", "first bfloat16"), sometimes=True),
     Known(
         Kind.ROUNDING,
         "the gradients of one input come as one sum, so second derivatives of its uses are added "

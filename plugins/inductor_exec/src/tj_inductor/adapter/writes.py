@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from tj_core.extend import strides_overlap
 
 from tj_inductor.adapter.calls import extern_call
 from tj_inductor.adapter.copies import copied, value_of
@@ -25,11 +26,11 @@ def write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[i
     found: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for i, place in written.items():
         with graph.graph.inserting_before(output):
-            copied = graph.graph.call_function(
+            copy = graph.graph.call_function(
                 torch.ops.aten.copy_.default, (inputs[place], found[i])
             )
         # Inductor reads the metadata of each node off `meta["val"]`, which `make_fx` alone sets.
-        copied.meta["val"] = inputs[place].meta["val"]
+        copy.meta["val"] = inputs[place].meta["val"]
         found[i] = inputs[place]
     output.args = (tuple(found),)
 
@@ -95,13 +96,7 @@ def _separate(node: torch.fx.Node) -> None:
 
 def _may_overlap(value: torch.Tensor) -> bool:
     """Test if two elements of ``value`` may share memory; symbolic sizes count as their hints."""
-    dims = zip(map(_hint, value.stride()), map(_hint, value.shape), strict=True)
-    reach = 1
-    for stride, size in sorted(dim for dim in dims if dim[1] != 1):
-        if stride < reach:
-            return True
-        reach += stride * (size - 1)
-    return False
+    return strides_overlap(map(_hint, value.shape), map(_hint, value.stride()))
 
 
 def _hint(size: int | torch.SymInt) -> int:

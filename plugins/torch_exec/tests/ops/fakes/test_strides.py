@@ -170,14 +170,6 @@ def test_what_is_written_at_indices_has_the_strides_of_kernels(name: str) -> Non
         assert found.stride() == WRITTEN[name](x).stride(), (x.shape, x.stride())
 
 
-@pytest.mark.parametrize("last", [torch.channels_last, torch.contiguous_format])
-def test_group_norms_keep_a_memory_format(last: torch.memory_format) -> None:
-    x = torch.randn(2, 6, 3, 4).contiguous(memory_format=last)
-    with fake_mode() as mode:
-        found = F.group_norm(mode.from_tensor(x), 3)
-    assert found.stride() == F.group_norm(x, 3).stride()
-
-
 @pytest.mark.parametrize("dim", [(), None, (0,), (0, 1)])
 def test_a_sum_over_no_dimensions_is_one_over_all(dim: tuple[int, ...] | None) -> None:
     x = torch.randn(2, 3)
@@ -212,12 +204,16 @@ def test_unique_elements_have_one_dimension() -> None:
         assert values.ndim == 1
 
 
+@pytest.mark.parametrize("function", [F.channel_shuffle, F.group_norm])
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_shuffled_channels_keep_a_memory_format(layout: torch.memory_format) -> None:
+def test_channels_keep_a_memory_format(
+    layout: torch.memory_format, function: Callable[[torch.Tensor, int], torch.Tensor]
+) -> None:
     x = torch.randn(2, 6, 3, 4).contiguous(memory_format=layout)
-    with fake_mode() as mode:
-        found = F.channel_shuffle(mode.from_tensor(x), 2)
-    assert found.stride() == F.channel_shuffle(x, 2).stride()
+    for groups in (2, 3):
+        with fake_mode() as mode:
+            found = function(mode.from_tensor(x), groups)
+        assert found.stride() == function(x, groups).stride()
 
 
 POINTWISE = {

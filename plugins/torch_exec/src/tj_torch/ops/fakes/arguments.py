@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 __all__ = ["settled"]
 
-_SLICE = torch.ops.aten.slice.Tensor
-_SUM = torch.ops.aten.nansum.default
-_UNIQUE = torch.ops.aten.unique_consecutive.default
+Arguments = tuple[Any, ...]
 
 
-def settled(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def settled(func: Any, args: Arguments) -> Arguments:
     """Arguments of a call of ``func`` that its fake kernel takes as its kernel takes ``args``."""
-    if func is _SLICE:
-        return _of_slice(args)
-    if func is _SUM:
-        return _of_sum(args)
-    return _of_unique(args) if func is _UNIQUE else args
+    rule = _RULES.get(func)
+    return args if rule is None else rule(args)
 
 
-def _of_slice(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _of_slice(args: Arguments) -> Arguments:
     """Let a slice of nothing begin and end at zero.
 
     If an end depends on data, the fake kernel counts the rows by a symbol, and finds that it is
@@ -36,13 +32,13 @@ def _of_slice(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (tensor, dim, 0, 0, *args[4:])
 
 
-def _of_sum(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _of_sum(args: Arguments) -> Arguments:
     """Let no dimensions be all, as the kernel does; up to 2.13 the fake kernel sums over none."""
     none = len(args) > 1 and args[1] is not None and not len(args[1])
     return (args[0], None, *args[2:]) if none else args
 
 
-def _of_unique(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _of_unique(args: Arguments) -> Arguments:
     """Count the dimension from the first: one from the last gave a shape with too many sizes.
 
     The fake kernel takes the sizes after dimension -1 from 0 on (`_unique` in
@@ -51,3 +47,10 @@ def _of_unique(args: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(args) < 4 or args[3] is None or args[3] >= 0 or not args[0].ndim:
         return args
     return (*args[:3], args[3] % args[0].ndim)
+
+
+_RULES: dict[Any, Callable[[Arguments], Arguments]] = {
+    torch.ops.aten.slice.Tensor: _of_slice,
+    torch.ops.aten.nansum.default: _of_sum,
+    torch.ops.aten.unique_consecutive.default: _of_unique,
+}
