@@ -56,7 +56,7 @@ def _leave_generators(stack: ExitStack) -> None:
             for generator in open_ones:
                 # Python closes it when it is dropped, and runs its `finally`; Dynamo just forgets
                 # it.
-                if not generator.inline_tracer.generator_exhausted:
+                if not _has_ended(generator.inline_tracer):
                     stop(f"the generator {generator.code.co_name} is left before its end")
             return original(self, *args, **kwargs)
 
@@ -88,6 +88,13 @@ def _keep_result(original: Callable[..., Any]) -> Callable[..., Any]:
             stop(f"the result of `yield from` a {receiver.python_type_name()}")
 
     return instruction
+
+
+def _has_ended(tracer: Any) -> bool:
+    """Test for a generator whose body has returned or raised."""
+    if hasattr(tracer, "generator_exhausted"):
+        return bool(tracer.generator_exhausted)
+    return tracer.frame_state.name in ("FRAME_COMPLETED", "FRAME_CLEARED")  # from 2.14 on
 
 
 def _cleans_up(code: CodeType) -> bool:
