@@ -37,6 +37,7 @@ RIGHT_ALONE = {
     "stances": "nothing of PyTorch is replaced: the stance is read",
     "graph breaks": "it replaces nothing, and reads what Dynamo notes",
     "states of an LSTM": "PyTorch is right by itself after 2.10",
+    "calls that modes see": "PyTorch is right by itself from 2.13 on",
     "views that are attributes": "PyTorch 2.13 is right by itself where a program returns one",
     "signs of zero": "guards of signs are also made where guards are built",
     "autograd.Function": "without a plugin for gradients PyTorch runs the backward",

@@ -261,6 +261,11 @@ NAMES = {
         ("regions captured once", "equal modules"),
         newer=True,
     ),
+    "variables_of_torch": Name(
+        "torch._dynamo.variables.torch",
+        "let modes see functions that make tensors",
+        ("calls that modes see",),
+    ),
     "object_protocol": Name(
         "torch._dynamo.variables.object_protocol",
         "replace operators of objects, and what is remembered of classes",

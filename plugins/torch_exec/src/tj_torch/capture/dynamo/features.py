@@ -170,6 +170,13 @@ FEATURES: tuple[Correction, ...] = (
         probes.sizes_after_writes,
     ),
     Correction.of(
+        "calls that modes see",
+        "torch.arange(3) is on the device of `torch.device(...)`, and modes see such calls",
+        unnoticed(releases.seen_constructors),
+        None,
+        probes.constructors,
+    ),
+    Correction.of(
         "states of an LSTM",
         "the last states of an LSTM have the shapes of the first ones",
         unnoticed(releases.lstm_states),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
@@ -47,9 +47,7 @@ def _guard_comparisons(stack: ExitStack, apart: Apart) -> None:
 
     def comparing(original: Callable[..., Any]) -> Callable[..., Any]:
         def instruction(self: Any, inst: Any) -> None:
-            left, right = self.stack[-2:]
-            for operand in (left, right):
-                _leave_unknown(operand)
+            left, right = self.stack[-2:] = [_known(operand) for operand in self.stack[-2:]]
             original(self, inst)
             if not (_is_one_of_a_kind(left) or _is_one_of_a_kind(right)):
                 left, right = left.realize(), right.realize()
@@ -75,12 +73,20 @@ _BY_VALUE = (*_VALUES, tuple, frozenset)
 """Types that Dynamo tracks by value, not by identity."""
 
 
-def _leave_unknown(operand: Any) -> None:
-    """Break the graph at an attribute that Dynamo has not read: it takes it for no object."""
-    from tj_torch.torch_private.dynamo import GetAttrVariable
+def _known(operand: Any) -> Any:
+    """Read an attribute that Dynamo has not read: it takes it for no object.
 
-    if isinstance(operand, GetAttrVariable) and _type(operand) is None:
-        stop(f"an attribute, {operand.name}, is compared by identity")
+    The docstring of a function is read, which a ``contextlib.contextmanager`` compares with None
+    (Dynamo reads it from 2.12 on). Other attributes break the graph.
+    """
+    from tj_torch.torch_private.dynamo import ConstantVariable, GetAttrVariable
+
+    if not isinstance(operand, GetAttrVariable) or _type(operand) is not None:
+        return operand
+    function = getattr(operand.obj, "fn", None)
+    if operand.name == "__doc__" and isinstance(function, FunctionType):
+        return ConstantVariable.create(function.__doc__)
+    stop(f"an attribute, {operand.name}, is compared by identity")
 
 
 def _compared(left: Any, right: Any, answer: Any, sense: bool = True) -> None:
@@ -183,8 +189,16 @@ def _is_input(variable: Any) -> bool:
         and variable.mutation_type is not None
         and not variable.is_tensor()
         and not isinstance(variable, CellVariable)
-        and not source.name.endswith(_OF_MODULES)
+        and _is_readable(source)
     )
+
+
+def _is_readable(source: Any) -> bool:
+    """Test for a source that guards can read, and that is not a dict of a module."""
+    try:
+        return not source.name.endswith(_OF_MODULES)
+    except NotImplementedError:  # as of a mode that the program makes
+        return False
 
 
 _OF_MODULES = ("_parameters", "_buffers", "_modules", "_hooks", "_hooks_with_kwargs", "__dict__")

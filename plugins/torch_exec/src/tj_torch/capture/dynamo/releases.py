@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import dis
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -48,6 +49,7 @@ __all__ = [
     "refused_operators",
     "reorderings",
     "resync",
+    "seen_constructors",
     "undecomposed",
 ]
 
@@ -397,6 +399,21 @@ def lstm_states(stack: ExitStack) -> None:
         return layer
 
     replace(stack, decompositions, "one_layer_lstm", shaped)
+
+
+def seen_constructors(stack: ExitStack) -> None:
+    """Let modes, such as ``torch.device("cuda")``, see the functions that make tensors.
+
+    Up to 2.12, they see ``torch.ones`` and few others: Dynamo makes the tensor of ``torch.arange``
+    on the CPU, and its graph makes it on the device.
+    """
+    from tj_torch.torch_private.dynamo import variables_of_torch
+    from tj_torch.torch_private.ops import factories
+
+    def seeing(original: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.cache(lambda: original() | factories())
+
+    replace(stack, variables_of_torch, "get_overridable_functions", seeing)
 
 
 def _writes(variable: Any) -> tuple[int, bool] | None:
