@@ -144,6 +144,7 @@ def test_a_training_step_in_a_graph_of_the_users(jit: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # torch.compile's first one is
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_graphs_beside_those_of_torch_compile(jit: Any) -> None:
     """torch.compile frees the workspaces of cuBLAS, which no graph may still write to."""
     torch.manual_seed(0)
@@ -164,6 +165,7 @@ def test_graphs_beside_those_of_torch_compile(jit: Any) -> None:
         close(*map(list, grads), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_graphs_free_their_memory(jit: Any) -> None:
     def used() -> int:
         gc.collect()
@@ -308,6 +310,7 @@ def test_collectives_of_nccl(group: Any) -> None:
         close(g(x), f(x))
 
 
+@pytest.mark.filterwarnings("ignore:It seems like you did not set/select:UserWarning")
 @pytest.mark.parametrize("how", ["DDP(jit)", "jit(DDP)", "fully_shard(jit)", "shard"])
 def test_training_with_nccl(group: Any, how: str) -> None:
     from torch.distributed.device_mesh import init_device_mesh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -301,7 +302,12 @@ def test_steps_of_optimizers(name: str, more: dict[str, Any], jit: Any, on_gpu: 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_transformers_train(name: str, jit: Any, kind: str) -> None:
-    model = MODELS[name].build().train().to(torch.get_default_device())
+    made = MODELS[name]
+    if name == "bert":
+        # Where transformers sees a compiler, it gives attention a mask of which each row is one
+        # element, spread: PyTorch then takes the kernel of products, with other random numbers.
+        made = replace(made, sizes={**made.sizes, "attention_probs_dropout_prob": 0.0})
+    model = made.build().train().to(torch.get_default_device())
     batch = tree_map_only(
         torch.Tensor, lambda x: x.to(torch.get_default_device()), dict(MODELS[name].batch())
     )

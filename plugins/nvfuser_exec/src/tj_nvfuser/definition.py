@@ -318,17 +318,6 @@ class Definition:
         shape = [n for d, n in enumerate(value.shape) if d not in dims]
         return self.op("squeeze", (value.dtype, shape), value, dims=list(dims))
 
-    def part(self, value: Value, dim: int, start: Any, end: Any, size: Dim) -> Value:
-        """Slice ``value`` along ``dim`` from ``start`` to ``end``: ``size`` elements."""
-        if (start, size) == (0, value.shape[dim]):
-            return value
-        starts: list[Any] = [0] * value.ndim
-        ends = self.shape(value.shape)
-        starts[dim], ends[dim] = start, end
-        shape = [*value.shape[:dim], size, *value.shape[dim + 1 :]]
-        where = {"start_indices": starts, "end_indices": ends}
-        return self.op("slice", (value.dtype, shape), value, **where)
-
     def pad(self, value: Value, widths: Sequence[Any], fill: Any, shape: Sequence[Dim]) -> Value:
         """Pad ``value`` with ``fill``; ``widths`` are pairs (before, after), the last dimension
         first.

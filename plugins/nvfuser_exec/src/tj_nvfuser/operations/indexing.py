@@ -10,6 +10,7 @@ from tj_core.extend import Dim, SymDim
 
 from tj_nvfuser.definition import Value
 from tj_nvfuser.operations.call import Call, Operation, Operations, Translate, axis_of
+from tj_nvfuser.operations.parts import sliced
 from tj_nvfuser.refusal import refuse
 
 __all__ = ["OPERATIONS"]
@@ -74,7 +75,7 @@ def gather(call: Call, x: Value, dim: int, index: Value, *, sparse_grad: bool = 
     # PyTorch's index may be smaller than the tensor, `take_along_axis` wants equal sizes.
     for d, n in enumerate(index.shape):
         if d != dim:
-            x = call.d.part(x, d, 0, call.d.size(n), n)
+            x = sliced(call.d, x, d, 0, call.d.size(n), n)
     return call.d.op("take_along_axis", (x.dtype, index.shape), x, index, dim=dim)
 
 

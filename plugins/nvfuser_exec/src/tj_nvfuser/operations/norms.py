@@ -184,9 +184,10 @@ def batch_norm(
         refuse(None in running, "statistics that there are none of")
         average, rstd = running[0], rows.rstd(call.wide(running[1]), eps)
         apart = rows.of("sub", wide, average)
+        # On CUDA the operator returns these two in evaluation, on the CPU nothing.
+        found = [average, rstd] if call.outputs[1].shape != (0,) else None
     w, b = (None if v is None else channel_shaped(rows, v) for v in (weight, bias))
     y = affine(rows, rows.of("mul", apart, rstd), w, b)
-    # In evaluation the backward reads the running statistics, and none of these.
     saved = [channels(call, v) for v in found] if found else [None, None]
     moved = [
         old if not training or old is None else blended(rows, old, new, momentum)

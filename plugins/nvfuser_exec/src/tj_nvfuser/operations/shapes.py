@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_nvfuser.definition import Number, Value, dtype_of
 from tj_nvfuser.operations.call import Call, Operation, Operations, axis_of
+from tj_nvfuser.operations.parts import pick, sliced
 from tj_nvfuser.refusal import refuse
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def part(
     first = first_of(call, x, dim, 0 if start is None else start)
     # The end follows from the result, whose size PyTorch has found: it cuts ends that lie outside.
     size = call.out.shape[dim]
-    return call.d.part(x, dim, first, call.d.plus(first, call.d.size(size)), size)
+    return sliced(call.d, x, dim, first, call.d.plus(first, call.d.size(size)), size)
 
 
 def first_of(call: Call, x: Value, dim: int, start: Any) -> Any:
@@ -86,7 +87,7 @@ def select(call: Call, x: Value, dim: int, index: Any) -> Value:
     dim = axis_of(dim, x.ndim)
     refuse(not isinstance(index, int), "an index that is not known")
     first = first_of(call, x, dim, index)
-    return call.d.squeeze(call.d.part(x, dim, first, first + 1, 1), [dim])
+    return pick(call.d, x, dim, first)
 
 
 def parts(call: Call, x: Value, _: Any = None, dim: int = 0) -> list[Value]:
@@ -95,7 +96,7 @@ def parts(call: Call, x: Value, _: Any = None, dim: int = 0) -> list[Value]:
     for p in call.outputs:
         size = p.shape[dim]
         refuse(not isinstance(size, int), "parts of unknown sizes")
-        found.append(call.d.part(x, dim, place, place + size, size))
+        found.append(sliced(call.d, x, dim, place, place + size, size))
         place += size
     return found
 
@@ -103,7 +104,7 @@ def parts(call: Call, x: Value, _: Any = None, dim: int = 0) -> list[Value]:
 def unbind(call: Call, x: Value, dim: int = 0) -> list[Value]:
     dim = axis_of(dim, x.ndim)
     places = range(len(call.outputs))
-    return [call.d.squeeze(call.d.part(x, dim, i, i + 1, 1), [dim]) for i in places]
+    return [pick(call.d, x, dim, i) for i in places]
 
 
 def cat(call: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
@@ -232,9 +233,9 @@ def put(call: Call, x: Value, source: Value, dim: int, start: Any) -> Value:
     first = first_of(call, x, dim, start)
     pieces = [call.d.cast(source, x.dtype)]
     if first:
-        pieces.insert(0, call.d.part(x, dim, 0, first, first))
+        pieces.insert(0, sliced(call.d, x, dim, 0, first, first))
     if (end := first + size) < whole:
-        pieces.append(call.d.part(x, dim, end, whole, whole - end))
+        pieces.append(sliced(call.d, x, dim, end, whole, whole - end))
     return joined(call, pieces, dim)
 
 

@@ -269,7 +269,15 @@ class Operations:
 
     def slice(self, x: Tensor, start_indices: Sequence[int], end_indices: Sequence[int]) -> Tensor:
         require(min(start_indices, default=0) >= 0, "a slice starts before 0")
-        return x[tuple(map(slice, start_indices, end_indices))]
+        found = x[tuple(map(slice, start_indices, end_indices))]
+        for d, start in enumerate(start_indices):
+            wrong = start and found.size(d) == 1 and x.dim() - d > 2
+            require(not wrong, "nvFuser reads one element from the start of the tensor")
+        return found
+
+    def select(self, x: Tensor, index: int, dim: int) -> Tensor:
+        require(0 <= index < x.size(dim), f"index {index} is out of range")
+        return x.select(dim, index)
 
     def cat(self, tensors: Sequence[Tensor], dim: int) -> Tensor:
         require(len({x.dtype for x in tensors}) == 1, "mixed types")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import tj_core as tj
 import torch
 from tj_conformance.databases.op_db import full_name
 from tj_conformance.sampling import FULL
@@ -132,6 +133,24 @@ def test_calls_of_two_types(faked: Any) -> None:
             compared += 1
             assert metadata(faked(func, args, {})) == metadata(result), (func, x.dtype, y.dtype)
     assert compared > 200
+
+
+@pytest.mark.parametrize(
+    "dtype", [None, torch.bool, torch.int64, torch.half, torch.float64, torch.float32]
+)
+def test_counts_with_weights(dtype: torch.dtype | None) -> None:
+    """Up to 2.12, PyTorch's fake kernel makes integers of them all."""
+
+    def f(x: torch.Tensor, weights: torch.Tensor | None) -> tuple[torch.Tensor, torch.dtype]:
+        y = torch.bincount(x, weights)
+        return y * 2 if y.is_floating_point() else y, y.dtype
+
+    x = torch.tensor([0, 1, 1, 3])
+    weights = None if dtype is None else torch.tensor([1, 0, 3, 1]).to(dtype)
+    g = tj.jit(f)
+    expected, found = f(x, weights), g(x, weights)
+    assert found[1] is expected[1]
+    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=0)
 
 
 def test_what_a_mode_does_not_know_is_left_to_others() -> None:

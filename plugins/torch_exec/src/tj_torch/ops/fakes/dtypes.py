@@ -93,6 +93,13 @@ def _of_addr(*args: torch.Tensor) -> Types:
     return {0: functools.reduce(torch.promote_types, (a.dtype for a in args[:3]))}
 
 
+def _of_bincount(x: Any, weights: torch.Tensor | None = None, *rest: Any) -> Types:
+    """Counts are int64, sums of weights float32 or float64; up to 2.12 the fake ones are int64."""
+    if weights is None:
+        return {0: torch.int64}
+    return {0: torch.float32 if weights.dtype is torch.float32 else torch.float64}
+
+
 def _of_ldexp(x: torch.Tensor, exponent: torch.Tensor) -> Types:
     """The common type; of integers, the default one."""
     common = torch.result_type(x, exponent)
@@ -115,6 +122,7 @@ RULES: dict[Any, Callable[..., Types]] = {
     aten.native_group_norm.default: _saved,
     aten.native_group_norm_backward.default: _of_group_norm_backward,
     aten.addr.default: _of_addr,
+    aten.bincount.default: _of_bincount,
     aten.ldexp.Tensor: _of_ldexp,
     aten.huber_loss.default: functools.partial(_like, 0),
     aten.huber_loss_backward.default: functools.partial(_like, 1),
