@@ -170,11 +170,17 @@ def leave_texts(stack: ExitStack) -> None:
 
 
 def _leave_text(variable: Any) -> None:
-    from tj_torch.torch_private.dynamo import UserDefinedObjectVariable
+    from tj_torch.torch_private.dynamo import BaseListVariable, UserDefinedObjectVariable
 
     variable = variable.realize()
+    if isinstance(variable, BaseListVariable):
+        for item in variable.items:
+            _leave_text(item)
+    kind = getattr(variable, "user_cls", dict)  # up to 2.11 an OrderedDict has Dynamo's class
     if isinstance(variable, UserDefinedObjectVariable) and isinstance(variable.value, _CONTAINERS):
-        stop(f"the text of an object of {type(variable.value).__qualname__}")
+        kind = type(variable.value)
+    if kind is not dict:
+        stop(f"the text of an object of {kind.__qualname__}")
 
 
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque)

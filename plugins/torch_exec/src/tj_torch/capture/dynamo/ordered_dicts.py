@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from tj_torch.capture.dynamo.patches import stop
+from tj_torch.capture.dynamo.patches import stop, with_subclasses
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -36,15 +36,23 @@ def guard_orders(stack: ExitStack, noticed: Observations) -> None:
     orders = _Orders(noticed)
     replace(stack, VariableBuilder, "_wrap", _noting(orders))
     replace(stack, ConstDictVariable, "install_dict_keys_match_guard", _walking(orders))
-    for name in ("tp_iter_impl", "unpack_var_sequence", "repr_impl", "keys_as_python_constant"):
-        if has(ConstDictVariable, name):
-            replace(stack, ConstDictVariable, name, _walking(orders, of_all=True))
+    for name in _WALKS:
+        for owner in with_subclasses(ConstDictVariable):
+            if has(owner, name):
+                replace(stack, owner, name, _walking(orders, of_all=True))
     replace(stack, ConstDictVariable, "is_python_constant", _probing(orders), inherited=True)
     replace(stack, ConstDictVariable, "as_python_constant", _folding(orders))
     replace(stack, ListVariable, "call_method", _extending, inherited=True)
     ordered = getattr(user_defined, "OrderedDictVariable", ConstDictVariable)
     for owner in {ordered, ConstDictVariable}:
         replace(stack, owner, "call_method", _taking(orders), inherited=True)
+
+
+_WALKS = (
+    *("tp_iter_impl", "unpack_var_sequence", "keys_as_python_constant"),
+    *("repr_impl", "tp_repr_impl"),  # the latter from 2.14 on
+)
+"""Methods of Dynamo's dicts, each in some releases, that walk through the items."""
 
 
 class _Orders:
@@ -174,6 +182,8 @@ def _copied(variable: Any, method: str, args: Any) -> Sequence[Any]:
     """The dicts whose items a method of the dict ``variable`` copies in their order."""
     if method == "update":
         return [arg.realize() for arg in args]
+    if method in ("__or__", "__ior__"):  # up to 2.11
+        return [variable, *(arg.realize() for arg in args)]
     return [variable] if method == "copy" else ()
 
 
