@@ -139,7 +139,7 @@ def test_calls_of_two_types(faked: Any) -> None:
     "dtype", [None, torch.bool, torch.int64, torch.half, torch.float64, torch.float32]
 )
 def test_counts_with_weights(dtype: torch.dtype | None) -> None:
-    """Up to 2.12, PyTorch's fake kernel makes integers of them all."""
+    """PyTorch 2.11's fake kernel makes integers of them all."""
 
     def f(x: torch.Tensor, weights: torch.Tensor | None) -> tuple[torch.Tensor, torch.dtype]:
         y = torch.bincount(x, weights)

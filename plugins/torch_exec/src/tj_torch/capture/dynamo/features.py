@@ -81,14 +81,6 @@ def _errors_of_data(stack: ExitStack, noticed: Observations) -> None:
     keep_assertions(stack, leave_handled_calls(stack))
 
 
-def _functions(stack: ExitStack, noticed: Observations) -> None:
-    stack.enter_context(exactly())
-
-
-def _fake_kernels(stack: ExitStack, noticed: Observations) -> None:
-    stack.enter_context(corrected_fake_kernels())
-
-
 _HANDLERS = names("PUSH_EXC_INFO SETUP_FINALLY CHECK_EXC_MATCH JUMP_IF_NOT_EXC_MATCH")
 _UNTOLD = _ROUNDED = Needs()
 
@@ -174,7 +166,7 @@ FEATURES: tuple[Correction, ...] = (
         "torch.arange(3) is on the device of `torch.device(...)`, and modes see such calls",
         unnoticed(releases.seen_constructors),
         None,
-        probes.constructors,
+        outer_probes.constructors,
     ),
     Correction.of(
         "states of an LSTM",
@@ -437,7 +429,7 @@ FEATURES: tuple[Correction, ...] = (
     Correction.of(
         "autograd.Function",
         "a Function is captured exactly, with its own backward",
-        _functions,
+        unnoticed(lambda stack: stack.enter_context(exactly())),
         Needs(names=names("apply"), of_pytorch=True),
         probes.functions,
     ),
@@ -458,7 +450,7 @@ FEATURES: tuple[Correction, ...] = (
     Correction.of(
         "strides of kernels",
         "what a program reads of strides is what the kernel returns",
-        _fake_kernels,
+        unnoticed(lambda stack: stack.enter_context(corrected_fake_kernels())),
         None,
         probes.strides,
     ),

@@ -77,7 +77,7 @@ def _known(operand: Any) -> Any:
     """Read an attribute that Dynamo has not read: it takes it for no object.
 
     The docstring of a function is read, which a ``contextlib.contextmanager`` compares with None
-    (Dynamo reads it from 2.12 on). Other attributes break the graph.
+    (PyTorch 2.11; Dynamo reads it itself in 2.13). Other attributes break the graph.
     """
     from tj_torch.torch_private.dynamo import ConstantVariable, GetAttrVariable
 

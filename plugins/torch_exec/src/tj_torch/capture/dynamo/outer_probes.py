@@ -5,6 +5,7 @@ from __future__ import annotations
 from tj_torch.capture.eager_probe import equal_to_eager, only_breaks
 
 __all__ = [
+    "constructors",
     "imported",
     "orders",
     "refused",
@@ -13,6 +14,22 @@ __all__ = [
     "undecided",
     "unguarded",
 ]
+
+constructors = equal_to_eager(
+    """
+from torch.overrides import TorchFunctionMode
+x = torch.ones(3)
+class Doubled(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        return made * 2 if func is torch.arange else made
+def f(x):
+    with Doubled():
+        y = x + torch.arange(3)
+    return y
+""",
+    "f(x)", "f(x)",
+)  # fmt: skip
 
 unguarded = equal_to_eager(
     """

@@ -177,22 +177,6 @@ def f(x):
     "f(torch.ones(3))",
 )  # fmt: skip
 
-constructors = equal_to_eager(
-    """
-from torch.overrides import TorchFunctionMode
-x, seen = torch.ones(3), []
-class Doubled(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        return made * 2 if func is torch.arange else made
-def f(x):
-    with Doubled():
-        y = x + torch.arange(3)
-    return y
-""",
-    "f(x)", "f(x)",
-)  # fmt: skip
-
 lstm_states = equal_to_eager(
     """
 m = torch.nn.LSTM(2, 3, 2, batch_first=True)

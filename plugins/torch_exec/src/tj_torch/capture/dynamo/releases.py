@@ -404,7 +404,7 @@ def lstm_states(stack: ExitStack) -> None:
 def seen_constructors(stack: ExitStack) -> None:
     """Let modes, such as ``torch.device("cuda")``, see the functions that make tensors.
 
-    Up to 2.12, they see ``torch.ones`` and few others: Dynamo makes the tensor of ``torch.arange``
+    Before 2.13, they see ``torch.ones`` and few others: Dynamo makes the tensor of ``torch.arange``
     on the CPU, and its graph makes it on the device.
     """
     from tj_torch.torch_private.dynamo import variables_of_torch

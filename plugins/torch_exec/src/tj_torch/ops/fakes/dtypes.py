@@ -94,7 +94,7 @@ def _of_addr(*args: torch.Tensor) -> Types:
 
 
 def _of_bincount(x: Any, weights: torch.Tensor | None = None, *rest: Any) -> Types:
-    """Counts are int64, sums of weights float32 or float64; up to 2.12 the fake ones are int64."""
+    """Counts are int64, sums of weights float32 or float64; the fake ones of 2.11 are int64."""
     if weights is None:
         return {0: torch.int64}
     return {0: torch.float32 if weights.dtype is torch.float32 else torch.float64}
