@@ -28,6 +28,7 @@ from tj_inductor.mixed import (
     in_common_type,
     in_float,
 )
+from tj_inductor.moves import MOVES
 from tj_inductor.sums import SUMS
 
 __all__ = ["NEEDED", "REPLACED", "existing", "formulas"]
@@ -401,6 +402,7 @@ REPLACED = frozenset(
         *ENDS,
         *FACTORS,
         *SUMS,
+        *MOVES,
         *OF_SMALL,
         *AT_PLACES,
         *ELEMENTARY,
@@ -425,6 +427,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         | ENDS
         | FACTORS
         | SUMS
+        | MOVES
         | OF_SMALL
         | AT_PLACES
         | WITH_HALVES

@@ -20,28 +20,29 @@ MASK = r"at::vec::VecMask<(\w+),(\d+)>"
 
 ADDRESS = r"\w*ptr\d+\b|tmpbuf\w*\.data\(\)"
 
-CHANGES = (
-    # A mask of the bools at an address; their number follows the address.
-    (re.compile(rf"{MASK}::from\((?={ADDRESS})"), r"mask_of<\1, \2>("),
-    # A mask of a vector: of its elements that are not zero.
-    (re.compile(rf"{MASK}::from<\1,\2>\("), r"mask_of<\1, \2>("),
-    # Ones and zeros of a mask.
-    (re.compile(r"\b(\w+)\.to<(at::BFloat16|at::Half|u?int8_t),1>\(\)"), r"ones_of<\2>(\1)"),
-    # The masked elements at an address, zero elsewhere.
-    (
-        re.compile(
-            r"\b(\w+)((?:\.template cast<float,2>\(\))?)\.template loadu<(at::BFloat16|at::Half),1>\("
+BYTES = r"(at::BFloat16|at::Half|u?int8_t)"
+
+HALVES = r"(at::BFloat16|at::Half)"
+
+VECTOR = r"(at::vec::VectorizedN?<(?:u?int\d+_t|at::BFloat16|at::Half)(?:,\d+)?>)"
+
+CHANGES = tuple(
+    (re.compile(spelling), becomes)
+    for spelling, becomes in (
+        # A mask of the bools at an address; their number follows the address.
+        (rf"{MASK}::from\((?={ADDRESS})", r"mask_of<\1, \2>("),
+        # A mask of a vector: of its elements that are not zero.
+        (rf"{MASK}::from<\1,\2>\(", r"mask_of<\1, \2>("),
+        # Ones and zeros of a mask.
+        (rf"\b(\w+)\.to<{BYTES},1>\(\)", r"ones_of<\2>(\1)"),
+        # The masked elements at an address, zero elsewhere.
+        (
+            rf"\b(\w+(?:\.template cast<float,2>\(\))?)\.template loadu<{HALVES},1>\(",
+            r"masked_load_of<\2>(\1, ",
         ),
-        r"masked_load_of<\3>(\1\2, ",
-    ),
-    # Elements at an address.
-    (
-        re.compile(
-            r"\b(at::vec::Vectorized(?:N)?<(?:u?int\d+_t|at::BFloat16|at::Half)(?:,\d+)?>)"
-            rf"::loadu\((?={ADDRESS})"
-        ),
-        r"load_of<\1>(",
-    ),
+        # Elements at an address.
+        (rf"\b{VECTOR}::loadu\((?={ADDRESS})", r"load_of<\1>("),
+    )
 )
 """Spellings in a kernel, and what they become."""
 
@@ -77,7 +78,7 @@ static inline V load_of(const T* given, int count) {
 #if defined(CPU_CAPABILITY_AVX2)
     auto parts = reinterpret_cast<const __m128i*>(given);
     if constexpr (sizeof(T) == 1 && std::is_same_v<V, at::vec::Vectorized<T>>) {
-        // Elements that are not there are ones, as in PyTorch's loads: something may divide by them.
+        // The other elements are ones, as in PyTorch's loads: something may divide by them.
         if (count == 8) {
             auto ones = _mm256_set1_epi8(1);
             auto low = _mm_unpacklo_epi64(_mm_loadl_epi64(parts), _mm256_castsi256_si128(ones));

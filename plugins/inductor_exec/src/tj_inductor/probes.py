@@ -22,6 +22,7 @@ from tj_inductor.adapter.vectors import several_kinds, try_few
 from tj_inductor.elementary import with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Waiting, collecting
 from tj_inductor.kernels import one_file as text_of_one_file
+from tj_inductor.loads import with_fast_loads
 from tj_inductor.thrown import THROWS, thrown_again
 
 __all__ = [
@@ -143,8 +144,12 @@ def one_file() -> None:
     torch.testing.assert_close(second.function([x])[0], x.cos() + 1)
 
 
+LOADS = ("mask_of", "store_of")
+"""Functions that a kernel of masks calls."""
+
+
 def elementary() -> None:
-    """See that the elementary functions are found in the texts of kernels."""
+    """See that elementary functions and masks are found in the texts of kernels."""
     texts: list[str] = []
     x = torch.ones(64)
     with collecting(change=lambda text: _noted(text, texts)):
@@ -153,6 +158,12 @@ def elementary() -> None:
     assert with_fast_tanh(texts[0]) != texts[0], "tanh is spelled otherwise"
     vectors = "at::vec::Vectorized<float>" in texts[0]
     assert not vectors or with_fast_exp(texts[0]) != texts[0], "exp is spelled otherwise"
+    with collecting(change=lambda text: _noted(text, texts)):
+        _compiled(lambda x, mask: ((x > 2) & mask,), x, x > 0)
+    fast = with_fast_loads(texts[-1])
+    assert not vectors or all(f"= {name}<" in fast or f" {name}(tmp" in fast for name in LOADS), (
+        "masks are loaded or stored otherwise"
+    )
 
 
 KERNEL = """

@@ -1,0 +1,67 @@
+"""Decompositions that move elements in runs, where Inductor's compute an index for each element.
+
+Inductor writes `roll` as an index with a remainder, which it checks for each element, and
+`upsample_nearest` as a product of floats that is truncated: one element at a time, in up to four
+times eager's time for halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from tj_inductor.arithmetic import Formula
+
+__all__ = ["MOVES"]
+
+aten = torch.ops.aten
+
+
+def roll(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    """``x``, rolled along each of ``dims``: two parts that change places.
+
+    Symbolic sizes and shifts are left to Inductor's formula, ``NotImplemented``.
+    """
+    numbers = [*x.shape, *shifts]
+    if not dims or x.dim() == 0 or any(not isinstance(n, int) for n in numbers) or 0 in x.shape:
+        return NotImplemented
+    made = x
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        start = -shift % size
+        if start:
+            parts = (made.narrow(dim, start, size - start), made.narrow(dim, 0, start))
+            made = torch.cat(parts, dim)
+    return x.clone() if made is x else made
+
+
+def nearest(x: torch.Tensor, output_size: Sequence[Any], *scales: float | None) -> Any:
+    """``x`` ``[n, c, *sizes]`` with each element repeated along all ``sizes``: `upsample_nearest`.
+
+    Eager multiplies a place by the quotient of the sizes in float32, which is exact for powers of
+    two; for other quotients, scales and layouts: ``NotImplemented``.
+    """
+    sizes = x.shape[2:]
+    if not x.is_contiguous() or any(not isinstance(n, int) for n in (*x.shape, *output_size)):
+        return NotImplemented
+    if 0 in x.shape or any(out % size for out, size in zip(output_size, sizes, strict=True)):
+        return NotImplemented
+    factors = [out // size for out, size in zip(output_size, sizes, strict=True)]
+    if any(factor & (factor - 1) for factor in factors):
+        return NotImplemented
+    if any(s is not None and s != factor for s, factor in zip(scales, factors, strict=False)):
+        return NotImplemented
+    shape = [*x.shape[:2], *(n for size in sizes for n in (size, 1))]
+    wide = [*x.shape[:2], *(n for pair in zip(sizes, factors, strict=True) for n in pair)]
+    return x.view(shape).expand(wide).reshape([*x.shape[:2], *output_size])
+
+
+MOVES: dict[Any, Formula] = {
+    aten.roll.default: roll,
+    aten.upsample_nearest1d.default: nearest,
+    aten.upsample_nearest2d.default: nearest,
+    aten.upsample_nearest3d.default: nearest,
+}
