@@ -29,7 +29,7 @@ from tj_inductor.mixed import (
     in_float,
 )
 from tj_inductor.moves import MOVES
-from tj_inductor.sums import SUMS
+from tj_inductor.sums import SUMS, sum_of_rows
 
 __all__ = ["NEEDED", "REPLACED", "existing", "formulas"]
 
@@ -435,6 +435,8 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         | ACTIVATIONS
     )
     ours |= dict.fromkeys(COPIES, converted)
+    rows = aten.sum.dim_IntList
+    ours[rows] = else_known(ours[rows], sum_of_rows)
     ours |= {op: of_bytes(op) for op in SAY_WHETHER}
     theirs: dict[Any, Callable[[Formula], Formula]] = {
         aten.addmm.default: without_zero_factors,
