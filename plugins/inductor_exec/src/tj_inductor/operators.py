@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -67,7 +67,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         return Decline("the shape of its result depends on data")
     if is_on(call.context):
         return Decline("it runs under autocast")
-    values = (*call.flat_args, *call.flat_outs)
+    values = [p for p in (*call.flat_args, *call.flat_outs) if p.name not in _statistics(call)]
     reason = next(filter(None, map(_unfit, values)), None) or _lost(call)
     if reason is None and name in SOMETIMES:
         reason = SOMETIMES[name](call)
@@ -75,6 +75,18 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         reason = "it returns no tensor"
     reason = reason or refusal(call, operator)
     return True if reason is None else Decline(reason)
+
+
+def _statistics(call: BoundSymbol) -> Collection[str]:
+    """The names of the statistics of a batch norm in evaluation: tensors without elements on CPUs.
+
+    Nothing computes with them; the gradient takes them as they are.
+    """
+    if call.symbol == BATCH_NORM and not call.args[5]:
+        return [p.name for p in call.outputs[1:]]
+    if call.symbol == BATCH_NORM_BACKWARD and not call.args[7]:
+        return [p.name for p in call.args[5:7] if isinstance(p, TensorProxy)]
+    return ()
 
 
 def _refused(call: BoundSymbol) -> str | None:
@@ -168,6 +180,9 @@ def _is_truth(call: BoundSymbol) -> str | None:
         return None
     return "Inductor makes no bool of a number that is a symbol"
 
+
+BATCH_NORM = Symbol.parse("aten.native_batch_norm.default")
+BATCH_NORM_BACKWARD = Symbol.parse("aten.native_batch_norm_backward.default")
 
 PARTS = ("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
 """Operators that return a copy of their first argument with another part."""
