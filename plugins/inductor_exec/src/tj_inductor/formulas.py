@@ -256,11 +256,17 @@ def kept_factor(operator: Any) -> Formula:
     """
 
     def formula(x: torch.Tensor) -> Any:
-        if not _kept_factors.get() or x.device.type != "cpu":
+        from tj_inductor.adapter.features import is_lost
+        from tj_inductor.adapter.names import FAST
+
+        if not _kept_factors.get() or x.device.type != "cpu" or is_lost(FAST):
             return NotImplemented
+        from tj_inductor.adapter.names import force_stride_order
+
         with _set(_kept_factors, False):
             made = operator(x)
-        return torch.ops.prims.inductor_force_stride_order.default(made, made.stride())
+        # What has strides of its own is written to memory.
+        return force_stride_order(made, made.stride())
 
     return formula
 

@@ -1,4 +1,4 @@
-"""Sums: of rows, which Inductor's kernels read in an order that caches do not follow; cumulative."""
+"""Sums over rows, which Inductor reads in an order that caches do not follow; cumulative sums."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def sum_of_rows(
     if not fixed or not dim or not x.is_floating_point() or not kind.is_floating_point:
         return NotImplemented
     reduced = {d % x.dim() for d in dim}
-    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
     count = math.prod(x.shape[d] for d in reduced)
     block = next((n for n in BLOCKS if count % n == 0), None)
     large = x.numel() * x.element_size() >= LARGE and count >= 8 * BLOCKS[0]

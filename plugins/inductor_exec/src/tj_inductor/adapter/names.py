@@ -109,6 +109,9 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._inductor.fx_passes.post_grad": {
         "noop_registry": ("know which copies Inductor removes", COPIES),
     },
+    "torch._inductor.inductor_prims": {
+        "force_stride_order": ("compute a factor once, and write it to memory", FAST),
+    },
     "torch._inductor.ir": {
         "ExternKernel": ("lay out an argument of a call", ONEDNN, STRIDES),
         "ExternKernel.require_exact_strides": ("lay out a matrix", ONEDNN, STRIDES),
