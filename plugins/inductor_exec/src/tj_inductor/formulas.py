@@ -248,25 +248,20 @@ def batch_norm(formula: Formula) -> Formula:
     return with_plain_mean(with_kept_factors(norm(formula)))
 
 
-def kept_factor(operator: Any) -> Formula:
-    """``operator``, computed once for each channel of a batch norm.
+def kept_factor(operator: Any, keep: Formula) -> Formula:
+    """``operator``, computed once for each channel of a batch norm, and then kept by ``keep``.
 
-    Inductor's kernels compute what is small again for each element. In ``channels_last`` that is a
-    root and a quotient for each element, in half of the kernel's time.
+    Inductor's kernels would compute a root and a quotient again for each element of a
+    ``channels_last`` tensor, in half of the kernel's time.
     """
 
     def formula(x: torch.Tensor) -> Any:
-        from tj_inductor.adapter.features import is_lost
-        from tj_inductor.adapter.names import FAST
-
-        if not _kept_factors.get() or x.device.type != "cpu" or is_lost(FAST):
+        if not _kept_factors.get() or x.device.type != "cpu":
             return NotImplemented
-        from tj_inductor.adapter.names import force_stride_order
-
         with _set(_kept_factors, False):
-            made = operator(x)
-        # What has strides of its own is written to memory.
-        return force_stride_order(made, made.stride())
+            return keep(operator(x))
+
+    return formula
 
     return formula
 
@@ -368,9 +363,10 @@ ELEMENTARY: dict[Any, Formula] = {
     aten.acosh.default: acosh,
     aten.atanh.default: atanh,
     aten.erf.default: erf,
-    aten.rsqrt.default: kept_factor(aten.rsqrt.default),
-    aten.reciprocal.default: kept_factor(aten.reciprocal.default),
 }
+FACTORS_OF_NORMS = (aten.rsqrt.default, aten.reciprocal.default)
+"""Operators whose results are the factors of a batch norm."""
+
 BATCH_NORMS = (
     aten.native_batch_norm.default,
     *existing(
@@ -443,10 +439,11 @@ REPLACED = frozenset(
 """The operators that have a formula here for more than halves."""
 
 
-def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
+def formulas(known: Mapping[Any, Formula], keep: Formula | None = None) -> dict[Any, Formula]:
     """Make the decompositions that replace those of ``known``, by operator.
 
-    Those in `NEEDED` that are not known have none: no region has such a call.
+    Those in `NEEDED` that are not known have none: no region has such a call. ``keep`` writes a
+    tensor to memory.
     """
     ours = (
         DIVISIONS
@@ -464,6 +461,8 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         | ACTIVATIONS
     )
     ours |= dict.fromkeys(COPIES, converted)
+    if keep is not None:
+        ours |= {operator: kept_factor(operator, keep) for operator in FACTORS_OF_NORMS}
     rows = aten.sum.dim_IntList
     ours[rows] = else_known(ours[rows], sum_of_rows)
     ours |= {op: of_bytes(op) for op in SAY_WHETHER}

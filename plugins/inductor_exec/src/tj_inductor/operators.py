@@ -80,7 +80,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
 def _statistics(call: BoundSymbol) -> Collection[str]:
     """The names of the statistics of a batch norm in evaluation: tensors without elements on CPUs.
 
-    Nothing computes with them; the gradient takes them as they are.
+    No kernel reads these; the operator of the gradient takes and ignores them.
     """
     if call.symbol == BATCH_NORM and not call.args[5]:
         return [p.name for p in call.outputs[1:]]

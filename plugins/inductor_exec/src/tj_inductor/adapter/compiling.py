@@ -20,7 +20,7 @@ from tj_inductor.adapter.calls import call_as_it_is, laid_out_call
 from tj_inductor.adapter.copies import in_one_place
 from tj_inductor.adapter.features import is_lost, need, ready
 from tj_inductor.adapter.modules import Compiled
-from tj_inductor.adapter.names import EQUAL, LOW, STRIDES
+from tj_inductor.adapter.names import EQUAL, FAST, LOW, STRIDES
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
 from tj_inductor.adapter.writes import read_before, write
@@ -41,7 +41,7 @@ def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.f
 
     with mode, python_dispatcher(mode.shape_env is not None):
         known = select_decomp_table()
-        table = {**known, **formulas(known)}
+        table = {**known, **formulas(known, None if is_lost(FAST) else _in_memory)}
         made: torch.fx.GraphModule = make_fx(run, decomposition_table=table, tracing_mode="real")(
             *inputs
         )
@@ -49,6 +49,14 @@ def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.f
     if not is_lost(EQUAL):
         made.graph = _once(made.graph)
     made.recompile()
+    return made
+
+
+def _in_memory(x: torch.Tensor) -> torch.Tensor:
+    """``x``, which Inductor's kernels write to memory: a tensor with strides of its own."""
+    from tj_inductor.adapter.names import force_stride_order
+
+    made: torch.Tensor = force_stride_order(x, x.stride())
     return made
 
 
