@@ -50,8 +50,9 @@ ROOMS = {
         "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
-        "options", "arithmetic", "mixed", "sums", "moves", "activations", "formulas", "texts", "thrown",
-        "elementary", "loads", "constants", "loops", "adapter", "kernels", "trials", "operators",
+        "options", "arithmetic", "mixed", "sums", "moves", "activations", "formulas", "texts",
+        "thrown", "elementary", "loads", "constants", "loops", "adapter", "kernels", "trials",
+        "operators",
         "decompositions", "graph", "lowering", "variants", "compiler", "packaging", "executor",
         "probes", "doctor", "plugin",
     ),
