@@ -23,7 +23,7 @@ ROLLS = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("shifts", "dims"), ROLLS, ids=str)
 def test_roll(
@@ -47,7 +47,7 @@ def test_roll_is_a_copy(fusing: Any) -> None:
     assert torch.equal(x, torch.arange(6.0))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "options",
     [

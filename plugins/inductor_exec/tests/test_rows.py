@@ -28,7 +28,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str
 )
@@ -66,7 +66,7 @@ def test_which_sums_are_of_blocks() -> None:
     assert sum_of_rows(rows.expand(4, -1, -1), [0]) is NotImplemented
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(4, 8), (4, 8, 5), (4, 8, 6, 6), (2, 8, 3, 3, 3)], ids=str)
 @pytest.mark.parametrize("training", [False, True])
