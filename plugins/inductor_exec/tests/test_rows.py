@@ -60,6 +60,7 @@ def test_which_sums_are_of_blocks() -> None:
     assert sum_of_rows(rows[:256], [0]) is NotImplemented  # small
     assert sum_of_rows(rows, [1]) is NotImplemented
     assert sum_of_rows(rows, []) is NotImplemented
+    assert sum_of_rows(torch.ones(()), [0]) is NotImplemented
     assert sum_of_rows(rows[:, ::2], [0]) is NotImplemented
     assert sum_of_rows(rows.long(), [0]) is NotImplemented
     assert sum_of_rows(rows, [0], dtype=torch.int64) is NotImplemented

@@ -53,7 +53,8 @@ def sum_of_rows(
     """
     kind = dtype or x.dtype
     fixed = all(isinstance(n, int) for n in x.shape)
-    if not fixed or not dim or not x.is_floating_point() or not kind.is_floating_point:
+    floats = x.is_floating_point() and kind.is_floating_point
+    if not fixed or not dim or x.dim() < 2 or not floats:
         return NotImplemented
     reduced = {d % x.dim() for d in dim}
     strides = x.stride()
