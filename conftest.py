@@ -38,7 +38,7 @@ SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 SHARE = int(os.environ.get("TJ_ONE_IN", "1"))
 """Of all tests that would run, one in so many does: for runs on other versions of PyTorch."""
 
-SLOW = 120
+SLOW = 240
 """Of the tests marked ``slow``, the default run takes one in so many."""
 
 DEVICE = os.environ.get("TJ_DEVICE")

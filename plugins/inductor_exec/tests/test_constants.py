@@ -58,6 +58,7 @@ def test_numbers_are_rounded_to_halves(fusing: Any, dtype: torch.dtype) -> None:
     hold(fusing, program, torch.tensor([1.1, 1.0, 0.3, 0.9, -3.0, 2.5e-3] * 7, dtype=dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALVES)
 def test_divisors_of_halves_are_exact(fusing: Any, dtype: torch.dtype) -> None:
     """A number, or a tensor without dimensions, that comes second: kernels do not round it."""

@@ -45,6 +45,7 @@ def test_packed_sequences(kind: str) -> None:
     assert len(caught) <= 3, [str(w.message) for w in caught]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_gradients_and_with_other_sizes(kind: str) -> None:
     model = Network(kind, {"num_layers": 2, "dropout": 0.5}).eval()

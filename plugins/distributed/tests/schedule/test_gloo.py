@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PROGRAMS = str(Path(__file__).with_name("scheduled.py"))
 
 
+@pytest.mark.slow
 def test_no_gather_of_a_program_has_a_long_name_in_gloo(ranks: Ranks) -> None:
     """Values are eager's to the bit, and what starts them is not what names them."""
     for found in ranks.run(PROGRAMS, "under_way"):

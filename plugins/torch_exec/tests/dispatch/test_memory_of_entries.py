@@ -45,6 +45,7 @@ def test_what_is_dropped_is_freed() -> None:
     assert objects_of_tj() < before + 12, "not even one for each program that was dropped"
 
 
+@pytest.mark.slow
 def test_many_shapes_are_few_entries() -> None:
     g = program(on_miss="eager")
     serve(g, 1_000, 0)

@@ -28,7 +28,7 @@ m.u# = torch.ones(4, dtype=torch.float64)
 m.u# = torch.randn(4, 4)[:, 1]
 m.u#.requires_grad_()
 m.u#.data = torch.randn(4)
-m.u#.resize_(4)
+m.u#.resize_(4).fill_(0.5)
 m._buffers['u#'] = torch.zeros(4)
 m.u# = m.u#.expand(3, 4)
 m.u# = torch.randn(3, 1)
