@@ -4,13 +4,14 @@
                                     [--compile] [--above 1.1]
 
 Each operation stands in a small program that is fused, on about a million elements. Systems take
-turns; a figure is the least time of five rounds. Rows whose ratio to eager is larger than
-``--above`` are printed, the largest first. The allocator should be tuned as for `run.py`.
+turns; figures are medians of nine rounds. Rows whose ratio to eager is larger than ``--above`` are
+printed, the largest first. The program restarts itself with a tuned allocator.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +19,7 @@ from typing import Any
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-
-ROUNDS = 5
+from timing import Timing, interleaved, with_tuned_allocator
 
 SIDE = 1024
 """Rows and columns of a matrix."""
@@ -114,41 +114,35 @@ def values(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     }
 
 
-def seconds(run: Callable[[], object], number: int) -> float:
-    """The mean seconds of ``number`` runs."""
-    start = time.perf_counter()
-    for _ in range(number):
-        run()
-    return (time.perf_counter() - start) / number
-
-
-def measured(program: Program, args: list[torch.Tensor], compiled: bool, gradient: bool) -> Any:
-    """Least seconds of eager, tj and torch.compile, or None if ``program`` has no gradient."""
+def measured(
+    program: Program, args: list[torch.Tensor], compiled: bool, gradient: bool
+) -> dict[str, Timing] | None:
+    """Times of eager, tj and torch.compile; None if ``program`` has no gradient."""
     if gradient:
         args = [a.clone().requires_grad_() if a.is_floating_point() else a for a in args]
-    systems = [program, tj.jit(program, session=tj.Session(("inductor", "autograd", "torch")))]
-    systems += [torch.compile(program)] if compiled else []
+    systems = {
+        "eager": program,
+        "tj": tj.jit(program, session=tj.Session(("inductor", "autograd", "torch"))),
+    } | ({"torch.compile": torch.compile(program)} if compiled else {})
 
-    def step(f: Program) -> None:
+    def step(f: Program) -> bool:
         made = f(*args)
         made = made if isinstance(made, torch.Tensor) else made[-1]
-        if gradient:
+        if gradient and made.requires_grad:
             needed = [a for a in args if a.requires_grad]
             torch.autograd.grad(made, needed, torch.ones_like(made), allow_unused=True)
+        return bool(made.requires_grad)
 
-    result = program(*args)
-    result = result if isinstance(result, torch.Tensor) else result[-1]
-    if gradient and not result.requires_grad:
+    start = time.perf_counter()
+    if step(program) != gradient:
         return None
-    for f in systems:
-        step(f)
-        step(f)
-    number = max(1, int(0.01 / seconds(lambda: step(program), 1)))
-    rounds = [[seconds(lambda f=f: step(f), number) for f in systems] for _ in range(ROUNDS)]
-    return [min(column) for column in zip(*rounds, strict=True)]
+    number = max(1, int(0.01 / (time.perf_counter() - start)))
+    calls = {name: functools.partial(step, f) for name, f in systems.items()}
+    return interleaved(calls, baseline="eager", number=number, rounds=9)
 
 
 def main() -> None:
+    with_tuned_allocator()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
     parser.add_argument("--dtype", default="float32")
@@ -159,20 +153,19 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     given, wanted = values(getattr(torch, arguments.dtype)), arguments.only.split(",")
-    rows = []
+    rows: dict[str, dict[str, Timing]] = {}
     for name, (names, program) in programs().items():
-        if arguments.only and not any(name.startswith(start) for start in wanted):
-            continue
-        args = [given[n] for n in names.split()]
-        found = measured(program, args, arguments.compile, arguments.gradient)
-        if found is not None:
-            rows.append((found[1] / found[0], name, found))
+        if not arguments.only or any(name.startswith(start) for start in wanted):
+            args = [given[n] for n in names.split()]
+            found = measured(program, args, arguments.compile, arguments.gradient)
+            if found is not None:
+                rows[name] = found
     print("| | eager, ms | tj |" + (" torch.compile |" if arguments.compile else ""))
     print("|---|---|---|" + ("---|" if arguments.compile else ""))
-    for ratio, name, (eager, *others) in sorted(rows, reverse=True):
-        if ratio > arguments.above:
-            figures = " | ".join(f"{s / eager:.2f}" for s in others)
-            print(f"| {name} | {eager * 1e3:.2f} | {figures} |", flush=True)
+    for name, times in sorted(rows.items(), key=lambda row: -row[1]["tj"].ratio):
+        if times["tj"].ratio > arguments.above:
+            figures = [f"{t.ratio:.2f}" for system, t in times.items() if system != "eager"]
+            print(" | ".join([f"| {name}", f"{times['eager'].seconds * 1e3:.2f}", *figures]) + " |")
     print(f"\n{len(rows)} programs")
 
 

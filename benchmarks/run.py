@@ -19,7 +19,6 @@ import importlib.util
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,15 +28,8 @@ from typing import Any
 import tj_core as tj
 import torch
 from limits import limit
+from timing import with_tuned_allocator
 from users import CASES, Case
-
-ALLOCATOR = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-}
-"""Settings of the default allocator, which else gives memory back in every step, at random cost."""
-
 
 EXECUTORS = {
     "tj": (),
@@ -164,8 +156,7 @@ def processor() -> str:
 
 def main() -> None:
     """Parse the command line, and print the report."""
-    if any(os.environ.get(name) != value for name, value in ALLOCATOR.items()):
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ALLOCATOR})
+    with_tuned_allocator()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="names, or how they start, with commas between")
     parser.add_argument("--rounds", type=int, default=15)

@@ -102,6 +102,7 @@ def test_batch_norms(
         torch.testing.assert_close(both[0][1:3], both[1][1:3])
 
 
+@pytest.mark.probe
 def test_a_batch_norm_in_evaluation_is_fused(fusing: Any) -> None:
     texts: list[str] = []
     changed = Compiler.changed

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 
-from tj_inductor.texts import ENTRY
+from tj_inductor.texts import ENTRY, before_kernel
 
 __all__ = ["with_fast_exp", "with_fast_tanh"]
 
@@ -67,11 +67,9 @@ def _with(source: str, made: str, count: int, functions: str) -> str:
 
     A kernel without vectors is left unchanged: its compiler may have no vector types.
     """
-    entry = ENTRY.search(made)
-    if not count or entry is None or "at::vec::" not in source:
+    if not count or ENTRY.search(made) is None or "at::vec::" not in source:
         return source
-    common = "" if _COMMON in made else _COMMON
-    return made[: entry.start()] + common + functions + made[entry.start() :]
+    return before_kernel(made, functions if _COMMON in made else _COMMON + functions)
 
 
 def _polynomial(variable: str, coefficients: tuple[str, ...]) -> str:

@@ -263,8 +263,6 @@ def kept_factor(operator: Any, keep: Formula) -> Formula:
 
     return formula
 
-    return formula
-
 
 def without_zero_factors(formula: Formula) -> Formula:
     """Restrict ``formula(x, a, b, beta, alpha)``, a sum of multiples, to factors other than 0.

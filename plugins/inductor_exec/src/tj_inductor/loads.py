@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from tj_inductor.texts import ENTRY
+from tj_inductor.texts import ENTRY, before_kernel
 
 __all__ = ["with_fast_loads"]
 
@@ -64,9 +64,7 @@ def with_fast_loads(source: str) -> str:
     written = BOOLS.findall(made[entry.start() : made.find("{", entry.start())])
     if written:
         made = re.sub(STORE % "|".join(written), r"store_of(\1, \2", made)
-    if made == source:
-        return source
-    return made[: entry.start()] + _FUNCTIONS + made[entry.start() :]
+    return source if made == source else before_kernel(made, _FUNCTIONS)
 
 
 _FUNCTIONS = """#include <type_traits>

@@ -52,6 +52,7 @@ def nearest(x: torch.Tensor, output_size: Sequence[Any], *scales: float | None) 
     factors = [out // size for out, size in zip(output_size, sizes, strict=True)]
     if any(factor & (factor - 1) for factor in factors):
         return NotImplemented
+    # Where sizes alone are given, some callers leave out the scales.
     if any(s is not None and s != factor for s, factor in zip(scales, factors, strict=False)):
         return NotImplemented
     shape = [*x.shape[:2], *(n for size in sizes for n in (size, 1))]

@@ -67,7 +67,8 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         return Decline("the shape of its result depends on data")
     if is_on(call.context):
         return Decline("it runs under autocast")
-    values = [p for p in (*call.flat_args, *call.flat_outs) if p.name not in _statistics(call)]
+    unread = _statistics(call)
+    values = (p for p in (*call.flat_args, *call.flat_outs) if p.name not in unread)
     reason = next(filter(None, map(_unfit, values)), None) or _lost(call)
     if reason is None and name in SOMETIMES:
         reason = SOMETIMES[name](call)

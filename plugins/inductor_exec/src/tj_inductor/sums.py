@@ -62,10 +62,11 @@ def sum_of_rows(
     count = math.prod(x.shape[d] for d in reduced)
     block = next((n for n in BLOCKS if count % n == 0), None)
     large = x.numel() * x.element_size() >= LARGE and count >= 8 * BLOCKS[0]
-    if x.device.type != "cpu" or not large or block is None or {*order[: len(reduced)]} != reduced:
+    outer = len(reduced) < x.dim() and {*order[: len(reduced)]} == reduced
+    if x.device.type != "cpu" or not large or block is None or not outer:
         return NotImplemented
     rows = x.permute(order)
-    if not rows.is_contiguous() or len(reduced) == x.dim():
+    if not rows.is_contiguous():
         return NotImplemented
     # Eager adds halves in float32, and rounds the sum.
     wide = torch.float32 if kind in HALVES else kind
