@@ -95,7 +95,7 @@ def test_all_names_are_there() -> None:
     assert TABLE.missing() == {}
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", [n for n in NAMES if "." not in n])
 def test_a_missing_name_costs_its_features(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     take_away(name, monkeypatch)
@@ -111,7 +111,7 @@ def test_a_missing_name_costs_its_features(name: str, monkeypatch: pytest.Monkey
     assert ("inductor.region" in text) is not essential
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", [n for n in NAMES if "." in n])
 def test_a_missing_member_is_no_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor itself may need it: then regions fail, and their operations run one by one."""
@@ -121,7 +121,7 @@ def test_a_missing_member_is_no_error(name: str, monkeypatch: pytest.MonkeyPatch
     assert [s for s in said if f": {NAMES[name].features[0]}: no {NAMES[name].path}; " in s]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_programs_are_right_without_a_feature(name: str) -> None:
     TABLE.lost[name] = "planted"
@@ -189,6 +189,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.FAST: (kernels, "_replace", _idle),
     names.FOUND_AGAIN: (libraries, "_loaded", _idle),
     names.VECTORS: (vectors, "Vectors", lambda kinds: [kind for kind in kinds if kind]),
+    names.LINKED: (libraries, "link_flags", lambda: ()),
     names.FINISHED: (compiling, "_is_whole", lambda made: False),
     names.VERSIONS: (modules, "_new", lambda source: []),
     names.LOW: (Compiler, "settings", {"emulate_precision_casts": False}),

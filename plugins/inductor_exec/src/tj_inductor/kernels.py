@@ -21,7 +21,7 @@ from typing import Any
 from tj_torch.extend import MissingNameError
 
 from tj_inductor.adapter.features import is_lost
-from tj_inductor.adapter.libraries import FLAGS, library
+from tj_inductor.adapter.libraries import flags, library
 from tj_inductor.adapter.names import ONE_FILE
 from tj_inductor.texts import ENTRY
 
@@ -239,7 +239,7 @@ def _alone(kernel: Waiting) -> Callable[..., Any]:
     from tj_inductor.adapter.names import CppPythonBindingsCodeCache
 
     made: Callable[..., Any] = CppPythonBindingsCodeCache.load_pybinding(
-        list(kernel.argument_types), kernel.source, extra_flags=FLAGS
+        list(kernel.argument_types), kernel.source, extra_flags=flags()
     )
     return made
 

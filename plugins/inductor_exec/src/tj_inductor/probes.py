@@ -8,6 +8,8 @@ a minute where none is built.
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
@@ -17,6 +19,7 @@ import torch
 
 from tj_inductor import kernels
 from tj_inductor.adapter import calls, compiling, libraries
+from tj_inductor.adapter.linking import link_flags
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.vectors import several_kinds, try_few
 from tj_inductor.elementary import with_fast_exp, with_fast_tanh
@@ -35,6 +38,7 @@ __all__ = [
     "formulas",
     "found_again",
     "in_place",
+    "linked",
     "low_precision",
     "one_file",
     "reads",
@@ -188,6 +192,21 @@ def found_again() -> None:
     x = torch.zeros(1)
     module.kernel_0(x)
     assert x.item() == 7, "it is another file"
+
+
+def linked() -> None:
+    """See that the linker finds the libraries without functions before PyTorch's."""
+    empty = link_flags()[:1]
+    if not empty:
+        return
+    source = text_of_one_file([Waiting(["float*"], f"// {time.time_ns()}{KERNEL}")])
+    with mock.patch("subprocess.run", wraps=subprocess.run) as run:
+        libraries.library(source)
+    commands = [" ".join(call.args[0]) for call in run.call_args_list]
+    links = [c for c in commands if "-shared" in c and "-ltorch_cpu" in c]
+    assert links, "Inductor does not link kernels to PyTorch"
+    found = [option for option in links[-1].split() if option.startswith("-L")]
+    assert found[:1] == [*empty], "PyTorch's libraries are found first"
 
 
 def vectors() -> None:

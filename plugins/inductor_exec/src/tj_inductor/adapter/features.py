@@ -19,6 +19,7 @@ from tj_inductor.adapter.names import (
     FOUND_AGAIN,
     IN_PLACE,
     KERNELS,
+    LINKED,
     LOW,
     NAMES,
     ONE_FILE,
@@ -88,6 +89,12 @@ FEATURES = (
         "the first kind of vectors that works is taken",
         "all kinds of vectors are tried, in more time",
         "vectors",
+    ),
+    _feature(
+        LINKED,
+        "kernels are linked to libraries without functions",
+        "the linker reads the names of all of PyTorch's functions, in more time",
+        "linked",
     ),
     _feature(
         FINISHED,

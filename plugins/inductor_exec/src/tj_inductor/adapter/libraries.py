@@ -23,18 +23,24 @@ import torch
 from tj_core.extend import TjWarning, own_folder, replace_file
 
 from tj_inductor.adapter.features import is_lost
+from tj_inductor.adapter.linking import link_flags
 from tj_inductor.adapter.names import FOUND_AGAIN
 from tj_inductor.adapter.settings import fingerprint
 from tj_inductor.adapter.vectors import try_few
 
-__all__ = ["FLAGS", "announce_data_pointers", "library"]
+__all__ = ["announce_data_pointers", "flags", "library"]
 
 FLAGS = () if sys.platform == "win32" else ("-fwrapv",)
-"""Options of the C++ compiler beside Inductor's: integers that overflow wrap around.
+"""Options that change what kernels compute: integers that overflow wrap around.
 
 Without them ``x.abs() >= 0`` is true of the smallest integer, whose absolute value is itself.
 PyTorch's own kernels are not compiled so, but take their operands one operation at a time.
 """
+
+
+def flags() -> tuple[str, ...]:
+    """Options of the C++ compiler beside Inductor's."""
+    return (*FLAGS, *link_flags())
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ def library(source: str) -> Any:
     if found is not None:
         return found
     try_few()
-    made = CppPythonBindingsCodeCache.load_async(source, submit_fn=None, extra_flags=FLAGS)
+    made = CppPythonBindingsCodeCache.load_async(source, submit_fn=None, extra_flags=flags())
     module = made() if callable(made) else made
     if record is not None:
         with contextlib.suppress(OSError, AttributeError, ValueError):  # then it is built again

@@ -17,6 +17,7 @@ __all__ = [
     "FOUND_AGAIN",
     "IN_PLACE",
     "KERNELS",
+    "LINKED",
     "LOW",
     "NAMES",
     "ONEDNN",
@@ -46,6 +47,7 @@ SYMBOLS = "sizes that are symbols"
 EQUAL = "equal operators"
 IN_PLACE = "writes in place"
 VECTORS = "kinds of vectors"
+LINKED = "links to empty libraries"
 READS = "reads before writes"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -93,7 +95,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._inductor.compile_fx": {"compile_fx_inner": ("compile a graph of operators", REGIONS)},
     "torch._inductor.cpp_builder": {
-        "get_cpp_compiler": ("know the C++ compiler", FINISHED, FOUND_AGAIN),
+        "get_cpp_compiler": ("know the C++ compiler", FINISHED, FOUND_AGAIN, LINKED),
     },
     "torch._inductor.cpu_vec_isa": {
         "supported_vec_isa_list": ("know the kinds of vectors that Inductor has", VECTORS),
@@ -121,6 +123,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._inductor.runtime.runtime_utils": {
         "cache_dir": ("find Inductor's folder of built files", FOUND_AGAIN),
+        "default_cache_dir": ("find the one that all processes share", LINKED),
     },
     "torch._inductor.virtualized": {"V": ("tell Inductor the fake tensors' mode", REGIONS)},
     "torch._ops": {"OpOverload": ("tell operators from functions", REGIONS)},
