@@ -38,6 +38,9 @@ SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 SHARE = int(os.environ.get("TJ_ONE_IN", "1"))
 """Of all tests that would run, one in so many does: for runs on other versions of PyTorch."""
 
+COARSER = 2
+"""Of tests marked ``sampled(n)``, the default run takes one in this number times ``n``."""
+
 SLOW = 240
 """Of the tests marked ``slow``, the default run takes one in so many."""
 
@@ -48,7 +51,7 @@ SESSIONS: dict[str, tj.Session] = {}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of each function marked ``sampled(n)`` run one test in ``n``, of all ``slow`` ones a share.
+    """Of each function marked ``sampled(n)`` run a share of ``n``, of all ``slow`` ones a share.
 
     One at least, each time; where ``TJ_ONE_IN`` takes a share, all probes. Hashes of names
     choose, and ``TJ_SAMPLE=1``, ``2`` and so on choose others. All run with ``TJ_FULL=1``, with
@@ -82,7 +85,7 @@ def _named_files(config: pytest.Config) -> set[Path]:
 def _share(test: pytest.Item) -> int:
     marker = test.get_closest_marker("sampled")
     assert marker is not None
-    return int(marker.args[0])
+    return COARSER * int(marker.args[0])
 
 
 def _left_out(tests: list[pytest.Item], share: int) -> list[pytest.Item]:

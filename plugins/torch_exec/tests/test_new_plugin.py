@@ -63,6 +63,7 @@ def install(folders: list[Path], site: Path) -> str:
     return os.pathsep.join([str(site), *sources, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
+@pytest.mark.slow
 def test_each_kinds_own_tests_pass(written: dict[str, Path], tmp_path: Path) -> None:
     """In one process, since PyTorch takes seconds to load; each session names its plugins."""
     path = install(list(written.values()), tmp_path)
@@ -78,7 +79,7 @@ def test_each_kinds_own_tests_pass(written: dict[str, Path], tmp_path: Path) -> 
     assert int(out.rpartition(" passed")[0].split()[-1]) >= 40
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_package_alone_passes_its_tests(
     written: dict[str, Path], tmp_path: Path, kind: str

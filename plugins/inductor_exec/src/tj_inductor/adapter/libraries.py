@@ -31,7 +31,7 @@ from tj_inductor.adapter.vectors import try_few
 __all__ = ["announce_data_pointers", "flags", "library"]
 
 FLAGS = () if sys.platform == "win32" else ("-fwrapv",)
-"""Options that change what kernels compute: integers that overflow wrap around.
+"""Options of the C++ compiler that change results: integers that overflow wrap around.
 
 Without them ``x.abs() >= 0`` is true of the smallest integer, whose absolute value is itself.
 PyTorch's own kernels are not compiled so, but take their operands one operation at a time.
