@@ -212,16 +212,34 @@ def policy(scale: float) -> tuple[nn.Module, list[Arguments]]:
     return Policy(), [(torch.randn(1, 8),) for _ in range(int(10_000 * scale))]
 
 
-CASES: dict[str, Case] = {
-    f"{name}, {what}": Case(make, run)
-    for name, make in WORKLOADS.items()
-    for what, run in (("training", train), ("inference", infer))
-} | {
-    "decoding, static cache": Case(decoding(Static), decode),
-    "decoding, growing cache": Case(decoding(Growing), decode),
-    "masked attention with dropout, training": Case(masked, train, tolerance=0.05),
-    "vision in bfloat16, training": Case(vision, train, tolerance=0.05),
-    "vision in bfloat16, inference": Case(vision, infer, tolerance=0.05),
-    "policy, inference": Case(policy, infer),
-}
+def evaluated(make: Make) -> Make:
+    """The same model in evaluation mode."""
+
+    def made(scale: float) -> tuple[nn.Module, list[Arguments]]:
+        model, calls = make(scale)
+        return model.eval(), calls
+
+    return made
+
+
+CASES: dict[str, Case] = (
+    {
+        f"{name}, {what}": Case(make, run)
+        for name, make in WORKLOADS.items()
+        for what, run in (("training", train), ("inference", infer))
+    }
+    | {
+        f"{name}, evaluation": Case(evaluated(make), infer)
+        for name, make in (WORKLOADS | {"masked attention with dropout": masked}).items()
+        if name in ("resnet", "depthwise", "masked attention with dropout")
+    }
+    | {
+        "decoding, static cache": Case(decoding(Static), decode),
+        "decoding, growing cache": Case(decoding(Growing), decode),
+        "masked attention with dropout, training": Case(masked, train, tolerance=0.05),
+        "vision in bfloat16, training": Case(vision, train, tolerance=0.05),
+        "vision in bfloat16, inference": Case(vision, infer, tolerance=0.05),
+        "policy, inference": Case(policy, infer),
+    }
+)
 """Measured workloads by name."""

@@ -177,6 +177,25 @@ class Recurrent(nn.Module):
         return F.cross_entropy(self.head(self.norm(y)).flatten(0, 1), target.flatten())
 
 
+class Unrolled(nn.Module):
+    """An embedding, a GRU cell for one token after the other, and a loss; tokens and targets
+    ``[time, n]`` in, scalar out.
+    """
+
+    def __init__(self, d: int, vocab: int) -> None:
+        super().__init__()
+        self.tokens, self.cell = nn.Embedding(vocab, d), nn.GRUCell(d, d)
+        self.head = nn.Linear(d, vocab)
+
+    def forward(self, index: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(index)
+        state, found = torch.zeros_like(x[0]), []
+        for step in x.unbind(0):
+            state = self.cell(step, state)
+            found.append(state)
+        return F.cross_entropy(self.head(torch.stack(found)).flatten(0, 1), target.flatten())
+
+
 class Depthwise(nn.Module):
     """Three inverted residuals, depthwise convolutions inside; ``[n, c, h, w]`` in, scalar out."""
 
@@ -264,10 +283,15 @@ def lengths(scale: float) -> tuple[nn.Module, list[Arguments]]:
     return Llama(2, d, 8, vocab, 32), batches
 
 
-def recurrent(scale: float) -> tuple[nn.Module, list[Arguments]]:
-    d, vocab = int(256 * scale), int(1024 * scale)
-    tokens = tuple(torch.randint(0, vocab, (32, int(16 * scale))) for _ in range(2))
-    return Recurrent(d, vocab), [tokens]
+def recurrent(make: Callable[[int, int], nn.Module]) -> Make:
+    """A language model with one token after the other."""
+
+    def made(scale: float) -> tuple[nn.Module, list[Arguments]]:
+        d, vocab = int(256 * scale), int(1024 * scale)
+        tokens = tuple(torch.randint(0, vocab, (32, int(16 * scale))) for _ in range(2))
+        return make(d, vocab), [tokens]
+
+    return made
 
 
 def pictures(make: Callable[[int], nn.Module], channels_last: bool) -> Make:
@@ -318,7 +342,8 @@ WORKLOADS: dict[str, Make] = {
     "resnet": resnet,
     "entropies": entropies,
     "lengths": lengths,
-    "lstm": recurrent,
+    "lstm": recurrent(Recurrent),
+    "gru": recurrent(Unrolled),
     "depthwise": pictures(Depthwise, channels_last=True),
     "unet": pictures(UNet, channels_last=False),
     "bags": bags,

@@ -35,7 +35,7 @@ NEED = ("-Wl,--push-state,--no-as-needed", *(f"-l{n}" for n in LIBRARIES), "-Wl,
 
 
 def link_flags() -> tuple[str, ...]:
-    """Options of the C++ compiler that link to empty libraries, or none where that does not work."""
+    """Options of the C++ compiler that link to empty libraries; none where that does not work."""
     if sys.platform != "linux" or is_lost(LINKED):
         return ()
     from tj_inductor.adapter.names import default_cache_dir, get_cpp_compiler
