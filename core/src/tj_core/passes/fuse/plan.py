@@ -6,11 +6,12 @@ without fusion, so that the highest call around them runs as one. Its groups bec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tj_core.contract.decline import ask, is_so
+from tj_core.passes.fuse.differing import differing_views
 from tj_core.passes.fuse.groups import (
     Group,
     Owner,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["Fusers", "Plan", "plan"]
+
+DIFFERS = "equal parts of the program read different places of what it views"
+"""Reason to make a view before the regions that read it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ class Fusers:
         assert fusion is not None
         return fusion
 
-    def parts(self, name: str, calls: Sequence[BoundSymbol]) -> Sequence[Sequence[BoundSymbol]]:
+    def parts(
+        self, name: str, calls: Sequence[BoundSymbol], token: Callable[[BoundSymbol], str]
+    ) -> Sequence[Sequence[BoundSymbol]]:
         """``calls`` whole, or cut into repeated parts, as executor ``name`` decides.
 
         :raises PluginError: if the executor's ``whole`` raises.
@@ -73,7 +79,7 @@ class Fusers:
         owner = self.executors[name].owner
         if whole is not None and is_so(owner, lambda _: whole(calls), calls[0]):
             return [calls]
-        return parts(calls, call_token)
+        return parts(calls, token)
 
     def refusal(self, name: str, calls: Sequence[BoundSymbol]) -> str | None:
         """Reason why executor ``name`` does not run ``calls`` as one region, or None.
@@ -117,6 +123,7 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
     fences = (c for c in calls if is_fence(c) and c.symbol not in fusers.hosted)
     refused = {c.label: "it is a fence" for c in fences if fusers.owner(c) is not None}
     units: list[Unit] = []
+    token = _remembered(call_token)
     there: set[int] = set()
 
     def alone(call: BoundSymbol) -> None:
@@ -135,7 +142,10 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
         if not isinstance(unit, Group):
             alone(unit)
             continue
-        for part in fusers.parts(unit.owner.executor, unit.calls):
+        found = fusers.parts(unit.owner.executor, unit.calls, token)
+        own = {name: view for name, (owner, view) in views.items() if owner == unit.owner}
+        refused |= {view.label: DIFFERS for view in differing_views(found, own, token)}
+        for part in found:
             reason = fusers.refusal(unit.owner.executor, part)
             if reason is None:
                 units.append(Group(unit.owner, tuple(part)))
@@ -147,6 +157,18 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
     unread = _unread_views(views, read)
     # The reason to refuse a group explains more than the fact that its views have no reader.
     return Plan(tuple(units), views, dict.fromkeys(unread, "no region reads the view") | refused)
+
+
+def _remembered(token: Callable[[BoundSymbol], str]) -> Callable[[BoundSymbol], str]:
+    """``token``, computed once for each call."""
+    known: dict[int, str] = {}
+
+    def found(call: BoundSymbol) -> str:
+        if id(call) not in known:
+            known[id(call)] = token(call)
+        return known[id(call)]
+
+    return found
 
 
 def _owners(calls: Sequence[BoundSymbol], fusers: Fusers) -> dict[int, Owner]:
