@@ -118,3 +118,16 @@ def test_a_step_that_is_written(fusing: Any) -> None:
 
     x = torch.randn(STEPS, N, D, dtype=torch.float64, requires_grad=True)
     hold(fusing, f, x, [])
+
+
+def test_sums_of_gradients_stand_with_what_they_sum(fusing: Any) -> None:
+    """The sum over steps, not each step's gradient of the weights, goes from region to region."""
+    model, x = Unrolled("iterated", nn.GRUCell), torch.randn(STEPS, N, D, requires_grad=True)
+    jitted = fusing(model)
+    jitted(x).square().sum().backward()
+    calls = tj.last_trace(jitted, "backward").calls
+    found = [c for c in calls if c.symbol.path.startswith("region_")]
+    weights = [p.shape for p in model.parameters()]
+    for region in found[:-1]:
+        made = [p.shape for p in region.flat_outs]
+        assert all(made.count(shape) <= weights.count(shape) for shape in weights)

@@ -69,7 +69,11 @@ class Fusers:
         return fusion
 
     def parts(
-        self, name: str, calls: Sequence[BoundSymbol], token: Callable[[BoundSymbol], str]
+        self,
+        name: str,
+        calls: Sequence[BoundSymbol],
+        token: Callable[[BoundSymbol], str],
+        views: Mapping[str, BoundSymbol],
     ) -> Sequence[Sequence[BoundSymbol]]:
         """``calls`` whole, or cut into repeated parts, as executor ``name`` decides.
 
@@ -79,7 +83,7 @@ class Fusers:
         owner = self.executors[name].owner
         if whole is not None and is_so(owner, lambda _: whole(calls), calls[0]):
             return [calls]
-        return parts(calls, token)
+        return parts(calls, token, views)
 
     def refusal(self, name: str, calls: Sequence[BoundSymbol]) -> str | None:
         """Reason why executor ``name`` does not run ``calls`` as one region, or None.
@@ -142,8 +146,8 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
         if not isinstance(unit, Group):
             alone(unit)
             continue
-        found = fusers.parts(unit.owner.executor, unit.calls, token)
         own = {name: view for name, (owner, view) in views.items() if owner == unit.owner}
+        found = fusers.parts(unit.owner.executor, unit.calls, token, own)
         refused |= {view.label: DIFFERS for view in differing_views(found, own, token)}
         for part in found:
             reason = fusers.refusal(unit.owner.executor, part)

@@ -9,11 +9,15 @@ calls in program order is convex, so every part can be a region, and equal parts
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tj_core.ir.proxy import NumberProxy
+
 if TYPE_CHECKING:
+    from tj_core.ir.proxy import Proxy
     from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["parts"]
@@ -29,28 +33,44 @@ CANDIDATES = 32
 
 
 def parts(
-    calls: Sequence[BoundSymbol], token: Callable[[BoundSymbol], str]
+    calls: Sequence[BoundSymbol],
+    token: Callable[[BoundSymbol], str],
+    views: Mapping[str, BoundSymbol] = MappingProxyType({}),
 ) -> list[Sequence[BoundSymbol]]:
-    """``calls`` cut so that repeated structure stands in parts of its own."""
+    """``calls`` cut so that repeated structure stands in parts of its own.
+
+    ``views`` are the calls that make views of one value each, by name of view: who reads a view
+    reads that value.
+    """
     if len(calls) < 2 * SHORTEST:
         return [calls]
     known: dict[str, int] = {}
     tokens = [known.setdefault(token(call), len(known)) for call in calls]
-    cuts = sorted(_cuts(tokens, 0, len(calls), _Crossing(calls)))
+    cuts = sorted(_cuts(tokens, 0, len(calls), _Crossing(calls, views)))
     return [calls[a:b] for a, b in pairwise([0, *cuts, len(calls)])]
 
 
 class _Crossing:
     """The number of values made after a place and needed behind a cut."""
 
-    def __init__(self, calls: Sequence[BoundSymbol]) -> None:
+    def __init__(
+        self, calls: Sequence[BoundSymbol], views: Mapping[str, BoundSymbol] = MappingProxyType({})
+    ) -> None:
         self.made = {p.name: i for i, call in enumerate(calls) for p in call.defined()}
         self.last: dict[str, int] = {}
         for i, call in enumerate(calls):
-            self.last.update((p.name, i) for p in call.flat_args if p.name in self.made)
+            read = (_viewed(p, views).name for p in call.flat_args)
+            self.last.update((name, i) for name in read if name in self.made)
 
     def count(self, start: int, cut: int) -> int:
         return sum(start <= self.made[name] < cut <= last for name, last in self.last.items())
+
+
+def _viewed(p: Proxy, views: Mapping[str, BoundSymbol]) -> Proxy:
+    """The value that ``p`` is a view of, by one of ``views`` or several; else ``p``."""
+    while p.name in views:
+        p = next(a for a in views[p.name].flat_args if not isinstance(a, NumberProxy))
+    return p
 
 
 def _cuts(tokens: list[int], low: int, high: int, crossing: _Crossing) -> list[int]:
