@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_core.extend import Claim, Executor, RuleTable, hookimpl
 from torch import Tensor, nn
 
 STEPS, N, D = 8, 3, 6
@@ -133,3 +134,35 @@ def test_sums_of_gradients_stand_with_what_they_sum(fusing: Any) -> None:
     made = [p.shape for p in next(c for c in found if c.symbol == symbol).flat_outs]
     weights = Counter(p.shape for p in model.parameters())
     assert all(made.count(shape) == number for shape, number in weights.items())
+
+
+class Selects:
+    """An executor of a user's that claims views, with functions that may stand in regions."""
+
+    tj_name = "selects"
+
+    @hookimpl
+    def tj_executors(self) -> tuple[Executor, ...]:
+        claims: RuleTable[Claim] = RuleTable("claim")
+        claims.set("aten.select.int", Claim(torch.select, traceable=True))
+        return (Executor("selects", claims),)
+
+
+@pytest.mark.parametrize("program", ["steps", "views that no region reads"])
+def test_views_that_another_executor_claims(program: str) -> None:
+    """They are asked for again by nobody: their executor runs them outside of regions, too."""
+
+    def steps(x: Tensor) -> Tensor:
+        state = x[0]
+        for t in range(STEPS):
+            state = (state.sin() + x[t].cos() * 2 + state.exp() * x[t]).tanh() * 0.9 - x[t].abs()
+        return state
+
+    def unread(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x + 1).sin() * 2
+        return y, torch.nonzero(y[0])
+
+    f: Any = steps if program == "steps" else unread
+    jitted = tj.jit(f, plugins=[Selects(), "inductor", "torch"], strict=True)
+    x = torch.randn(STEPS, N, D)
+    torch.testing.assert_close(jitted(x), f(x))

@@ -124,8 +124,8 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
         if is_free_view(calls[i])
         for p in calls[i].flat_outs
     }
-    fences = (c for c in calls if is_fence(c) and c.symbol not in fusers.hosted)
-    refused = {c.label: "it is a fence" for c in fences if fusers.owner(c) is not None}
+    fences = (c for c in calls if is_fence(c) and fusers.owner(c) is not None)
+    refused = {c.label: "it is a fence" for c in fences}
     units: list[Unit] = []
     token = _remembered(call_token)
     there: set[int] = set()
@@ -156,11 +156,15 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
             else:
                 for call in part:
                     alone(call)
-                refused |= {c.label: reason for c in part if c.symbol not in fusers.hosted}
+                refused |= {c.label: reason for c in part}
     read = {p.name for u in units if isinstance(u, Group) for c in u.calls for p in c.flat_args}
     unread = _unread_views(views, read)
     # The reason to refuse a group explains more than the fact that its views have no reader.
-    return Plan(tuple(units), views, dict.fromkeys(unread, "no region reads the view") | refused)
+    refused = dict.fromkeys(unread, "no region reads the view") | refused
+    for call in calls:
+        if call.symbol in fusers.hosted:  # its executor has claimed it, and runs it alone
+            refused.pop(call.label, None)
+    return Plan(tuple(units), views, refused)
 
 
 def _remembered(token: Callable[[BoundSymbol], str]) -> Callable[[BoundSymbol], str]:
