@@ -146,7 +146,7 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
         if not isinstance(unit, Group):
             alone(unit)
             continue
-        own = {name: view for name, (owner, view) in views.items() if owner == unit.owner}
+        own = _views_of(unit.owner, views)
         found = fusers.parts(unit.owner.executor, unit.calls, token, own)
         refused |= {view.label: DIFFERS for view in differing_views(found, own, token)}
         for part in found:
@@ -161,10 +161,15 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
     unread = _unread_views(views, read)
     # The reason to refuse a group explains more than the fact that its views have no reader.
     refused = dict.fromkeys(unread, "no region reads the view") | refused
-    for call in calls:
-        if call.symbol in fusers.hosted:  # its executor has claimed it, and runs it alone
-            refused.pop(call.label, None)
-    return Plan(tuple(units), views, refused)
+    # An executor that hosts others' calls runs none of them; theirs do.
+    hosted = {call.label for call in calls if call.symbol in fusers.hosted}
+    return Plan(tuple(units), views, {k: v for k, v in refused.items() if k not in hosted})
+
+
+def _views_of(
+    owner: Owner, views: Mapping[str, tuple[Owner, BoundSymbol]]
+) -> dict[str, BoundSymbol]:
+    return {name: view for name, (maker, view) in views.items() if maker == owner}
 
 
 def _remembered(token: Callable[[BoundSymbol], str]) -> Callable[[BoundSymbol], str]:
