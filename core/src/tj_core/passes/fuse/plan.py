@@ -6,6 +6,7 @@ without fusion, so that the highest call around them runs as one. Its groups bec
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -127,7 +128,7 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
     fences = (c for c in calls if is_fence(c) and fusers.owner(c) is not None)
     refused = {c.label: "it is a fence" for c in fences}
     units: list[Unit] = []
-    token = _remembered(call_token)
+    token, by_owner = _remembered(call_token), _by_owner(views)
     there: set[int] = set()
 
     def alone(call: BoundSymbol) -> None:
@@ -146,7 +147,7 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
         if not isinstance(unit, Group):
             alone(unit)
             continue
-        own = _views_of(unit.owner, views)
+        own = by_owner[unit.owner]
         found = fusers.parts(unit.owner.executor, unit.calls, token, own)
         refused |= {view.label: DIFFERS for view in differing_views(found, own, token)}
         for part in found:
@@ -166,10 +167,13 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
     return Plan(tuple(units), views, {k: v for k, v in refused.items() if k not in hosted})
 
 
-def _views_of(
-    owner: Owner, views: Mapping[str, tuple[Owner, BoundSymbol]]
-) -> dict[str, BoundSymbol]:
-    return {name: view for name, (maker, view) in views.items() if maker == owner}
+def _by_owner(
+    views: Mapping[str, tuple[Owner, BoundSymbol]],
+) -> Mapping[Owner, Mapping[str, BoundSymbol]]:
+    found: dict[Owner, dict[str, BoundSymbol]] = defaultdict(dict)
+    for name, (owner, view) in views.items():
+        found[owner][name] = view
+    return found
 
 
 def _remembered(token: Callable[[BoundSymbol], str]) -> Callable[[BoundSymbol], str]:
