@@ -57,7 +57,7 @@ def hold(fusing: Any, f: Any, x: Tensor, weights: list[Tensor]) -> list[str]:
     return [c.symbol.path for c in calls if c.symbol.path.startswith("region_")]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
 @pytest.mark.parametrize("way", WAYS)
 def test_steps_of_a_recurrent_cell(fusing: Any, way: str, cell: type[nn.RNNCellBase]) -> None:
