@@ -17,5 +17,5 @@ def test_families_of_the_distribution_need_nothing_of_this_repository(
         _run(argparse.Namespace(suite="installed", arguments=[]), None)
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    assert "module_db: 3" in printed
+    assert "module_db: 4" in printed
     assert "packages" not in printed

@@ -78,7 +78,7 @@ FAMILIES: Mapping[str, Family] = {
         )
         for name in DTYPES
     },
-    "module_db": whole(module_db, 3, 6),
+    "module_db": whole(module_db, 4, 6),
     "generated": _seeded(programs.generated, 8),
     **{
         name: whole(functools.partial(_seen, name), 1 if name == "raising" else 0, 16)
