@@ -51,11 +51,11 @@ SESSIONS: dict[str, tj.Session] = {}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of each function marked ``sampled(n)`` run a share of ``n``, of all ``slow`` ones a share.
+    """Of each function marked ``sampled(n)``, and of all ``slow`` tests, run a share.
 
-    One at least, each time; where ``TJ_ONE_IN`` takes a share, all probes. Hashes of names
-    choose, and ``TJ_SAMPLE=1``, ``2`` and so on choose others. All run with ``TJ_FULL=1``, with
-    ``-k``, and of files that the command line names.
+    The shares are those of `COARSER` and `SLOW`, one test at least; where ``TJ_ONE_IN`` takes a
+    share, all probes. Hashes of names choose, and ``TJ_SAMPLE=1``, ``2`` and so on choose others.
+    All run with ``TJ_FULL=1``, with ``-k``, and of files that the command line names.
     """
     if config.option.keyword or os.environ.get("TJ_FULL") == "1":
         return

@@ -230,8 +230,11 @@ CASES: dict[str, Case] = (
     }
     | {
         f"{name}, evaluation": Case(evaluated(make), infer)
-        for name, make in (WORKLOADS | {"masked attention with dropout": masked}).items()
-        if name in ("resnet", "depthwise", "masked attention with dropout")
+        for name, make in {
+            "resnet": WORKLOADS["resnet"],
+            "depthwise": WORKLOADS["depthwise"],
+            "masked attention with dropout": masked,
+        }.items()
     }
     | {
         "decoding, static cache": Case(decoding(Static), decode),

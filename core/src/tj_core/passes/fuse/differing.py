@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tj_core.analysis.liveness import value_names
-
 if TYPE_CHECKING:
     from tj_core.ir.trace import BoundSymbol
 
@@ -77,6 +75,7 @@ class _Comparison:
 
     def reads(self, view: BoundSymbol, inside: set[str]) -> bool:
         """Check that ``view`` is one of a value that a part makes ``inside``, and no other can."""
-        names = value_names(view.args)
-        above = (self.views[name] for name in names if name in self.views)
-        return not names.isdisjoint(inside) or any(self.reads(v, inside) for v in above)
+        return any(
+            p.name in inside or (p.name in self.views and self.reads(self.views[p.name], inside))
+            for p in view.flat_args
+        )

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tj_core.ir.proxy import NumberProxy
@@ -35,7 +34,7 @@ CANDIDATES = 32
 def parts(
     calls: Sequence[BoundSymbol],
     token: Callable[[BoundSymbol], str],
-    views: Mapping[str, BoundSymbol] = MappingProxyType({}),
+    views: Mapping[str, BoundSymbol],
 ) -> list[Sequence[BoundSymbol]]:
     """``calls`` cut so that repeated structure stands in parts of its own.
 
@@ -53,9 +52,7 @@ def parts(
 class _Crossing:
     """The number of values made after a place and needed behind a cut."""
 
-    def __init__(
-        self, calls: Sequence[BoundSymbol], views: Mapping[str, BoundSymbol] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, calls: Sequence[BoundSymbol], views: Mapping[str, BoundSymbol]) -> None:
         self.made = {p.name: i for i, call in enumerate(calls) for p in call.defined()}
         self.last: dict[str, int] = {}
         for i, call in enumerate(calls):

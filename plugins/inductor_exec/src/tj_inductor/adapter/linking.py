@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tj_core.extend import own_folder
+from tj_core.extend import check_own, own_folder
 
 from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.names import LINKED
@@ -55,7 +55,7 @@ def _flags(compiler: str, folder: str) -> tuple[str, ...]:
         own_folder(made.parent)
         if not made.exists():
             _make(compiler, made)
-        own_folder(made)
+        check_own(made)
     except (OSError, subprocess.SubprocessError):  # Inductor's way takes longer, and is as good
         return ()
     return (f"-L{made}", *NEED)
