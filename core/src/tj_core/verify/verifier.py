@@ -77,8 +77,8 @@ def verify(
     reached = {*reached}
     metadata = None
     if level >= CHECK_METADATA and expand is not None:
-        # Without JOINT, the trace at stage SPLIT is the lowered one.
-        inlined = Stage.LOWERED in reached or trace.stage in (Stage.LOWERED, Stage.CLAIMED)
+        # Once gradients are calls, transforms may put the calls of a body in its call's place.
+        inlined = Stage.LOWERED in reached or trace.stage >= Stage.LOWERED
         metadata = _Metadata(expand, tags, inlined)
     for position, call in enumerate(trace.calls):
         problem = scope.problem(call)
@@ -133,8 +133,8 @@ def _header(trace: Trace, scope: Scope) -> Iterator[str]:
 class _Metadata:
     """The check of metadata by a new derivation; once per shared body and context.
 
-    ``inlined``: the program may hold calls of bodies, as after lowering or claiming, which leave
-    out ``requires_grad``.
+    ``inlined``: the program may hold calls of bodies, as from lowering on, which leave out
+    ``requires_grad``.
     """
 
     expand: RuleTable[Expand]

@@ -25,6 +25,7 @@ from tj_torch.internal import overlaps_itself
 from tj_inductor.adapter.features import TABLE
 from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, VERSIONS
 from tj_inductor.formulas import REPLACED
+from tj_inductor.joined.editing import ALONE
 from tj_inductor.loops import is_in_loops
 from tj_inductor.mixed import WITH_HALVES
 from tj_inductor.trials import FILLING, refusal
@@ -57,6 +58,8 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
     """Decide if ``call`` is a pure call of an ATen operator on plain tensors."""
     if call.symbol.namespace != "aten":
         return Decline("fuses ATen operators")
+    if ALONE in call.tags:
+        return Decline("joined products read it, and PyTorch's kernel makes it")
     operator = _operator(call.symbol)
     if operator is None:
         return Decline("PyTorch has no such operator")

@@ -11,7 +11,7 @@ from tj_core.extend import hookimpl
 from tj_inductor.options import Options
 
 if TYPE_CHECKING:
-    from tj_core.extend import Executor, Finding, RuleTable
+    from tj_core.extend import Executor, Finding, RuleTable, Tag, Transform
 
 TJ_PLUGIN_API = 1
 
@@ -49,6 +49,20 @@ def tj_findings() -> tuple[Finding, ...]:
 @hookimpl
 def tj_options() -> type[Any]:
     return Options
+
+
+@hookimpl
+def tj_tags() -> tuple[Tag, ...]:
+    from tj_inductor.joined.editing import tag
+
+    return (tag(),)
+
+
+@hookimpl
+def tj_transforms(options: Options) -> tuple[Transform, ...]:
+    from tj_inductor.joined.transform import joining
+
+    return (joining(),)
 
 
 @hookimpl
