@@ -97,7 +97,7 @@ class Edit:
         PyTorch copies them. A region with as many inputs takes long to compile, and is no faster.
         """
         rows = facts.rows(values)
-        if rows is not None and [rows[p.name].index for p in values] == [*range(len(values))]:
+        if rows is not None and [rows[p.name].place for p in values] == [*range(len(values))]:
             base = rows[values[0].name].base
             return self.put(place, like, VIEW, base, [-1, base.shape[-1]])
         return self.put(place, like, CAT, list(values), alone=True)

@@ -15,6 +15,7 @@ from tj_core.extend import (
     alias_facts,
     contiguous_strides,
     formal_index,
+    leaves,
     map_tree,
     requires_grad,
     value_names,
@@ -65,7 +66,7 @@ class Row(NamedTuple):
     """A place along the first dimension of ``base``."""
 
     base: TensorProxy
-    index: int
+    place: int
 
 
 class Operand(NamedTuple):
@@ -173,18 +174,26 @@ class Facts:
     def rows(self, values: Sequence[Proxy]) -> dict[str, Row] | None:
         """The places of ``values``, by name, if they are all places of one value; or None."""
         found = {p.name: row for p in values if (row := self.row(p)) is not None}
-        indices = {row.index for row in found.values()}
-        bases = {row.base.name for row in found.values()}
-        whole = len(bases) == 1 and len(values) == len(found) == len(indices)
-        base = next(iter(found.values())).base if whole else None
-        return found if base is not None and indices == set(range(base.shape[0])) else None
+        bases = {row.base.name: row.base for row in found.values()}
+        if len(found) < len(values) or len(bases) != 1:
+            return None
+        (base,) = bases.values()
+        places = {row.place for row in found.values()}
+        return found if base.shape[0] == len(values) and places == {*range(len(values))} else None
 
 
 def operation(call: BoundSymbol) -> BoundSymbol:
-    """The only call in the body of ``call``, whose arguments have other names; else ``call``."""
-    if call.symbol.namespace != "aten" and call.body is not None and len(call.body.calls) == 1:
-        return call.body.calls[0]
-    return call
+    """The only call in the body of ``call``, whose arguments have other names; else ``call``.
+
+    A body that returns anything but what its call makes is not looked into.
+    """
+    body = call.body
+    if call.symbol.namespace == "aten" or body is None or len(body.calls) != 1:
+        return call
+    (inner,) = body.calls
+    returned = [p.name if isinstance(p, Proxy) else None for p in leaves(body.outputs)]
+    made = [p.name for p in inner.flat_outs]
+    return inner if returned == made and len(made) == len(call.flat_outs) else call
 
 
 def outside(call: BoundSymbol, p: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import BoundSymbol, Proxy, contiguous_strides
+from tj_core.extend import BoundSymbol, Proxy, TensorProxy, contiguous_strides
 
 from tj_inductor.joined.facts import FEWEST, MOST_ROWS, PRODUCTS, ROWS, Facts, is_factor
 
@@ -90,6 +90,7 @@ class _Search:
             return None
         *added, left, right = call.args
         (out,) = call.flat_outs
+        assert isinstance(out, TensorProxy)
         if left.shape[0] > ROWS or out.strides != contiguous_strides(out.shape):
             return None
         return (
@@ -144,7 +145,7 @@ def _put(group: _Group, facts: Facts, edit: Edit) -> None:
     calls = [facts.trace.calls[place] for place in group.places]
     rows = facts.rows([call.args[-2] for call in calls])
     if rows is not None:
-        calls.sort(key=lambda call: rows[call.args[-2].name].index)
+        calls.sort(key=lambda call: rows[call.args[-2].name].place)
     first = facts.trace.calls[group.places[0]]
     *added, _, right = first.args
     left = edit.below(group.ready, first, [call.args[-2] for call in calls], facts)

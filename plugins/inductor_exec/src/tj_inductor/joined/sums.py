@@ -134,10 +134,8 @@ class _Sum:
         ):
             rows = self.facts.rows(factors)
             if rows is not None:
-                indices = {
-                    id(c): rows[p.name].index for c, p in zip(products, factors, strict=True)
-                }
-                return sorted(products, key=lambda call: indices[id(call)])
+                order = sorted(range(len(products)), key=lambda i: rows[factors[i].name].place)
+                return [products[i] for i in order]
         return products
 
     def turned(self, p: TensorProxy) -> TensorProxy | None:
