@@ -196,6 +196,24 @@ class Unrolled(nn.Module):
         return F.cross_entropy(self.head(torch.stack(found)).flatten(0, 1), target.flatten())
 
 
+class Cells(nn.Module):
+    """An LSTM cell that looks up one token after the other, and a loss with each; tokens and targets
+    ``[time, n]`` in, scalar out.
+    """
+
+    def __init__(self, d: int, vocab: int) -> None:
+        super().__init__()
+        self.tokens, self.cell = nn.Embedding(vocab, d), nn.LSTMCell(d, d)
+        self.head = nn.Linear(d, vocab)
+
+    def forward(self, index: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        state, total = None, torch.zeros(())
+        for t in range(index.shape[0]):
+            state = self.cell(self.tokens(index[t]), state)
+            total = total + F.cross_entropy(self.head(state[0]), target[t])
+        return total
+
+
 class Depthwise(nn.Module):
     """Three inverted residuals, depthwise convolutions inside; ``[n, c, h, w]`` in, scalar out."""
 
@@ -344,6 +362,7 @@ WORKLOADS: dict[str, Make] = {
     "lengths": lengths,
     "lstm": recurrent(Recurrent),
     "gru": recurrent(Unrolled),
+    "cells": recurrent(Cells),
     "depthwise": pictures(Depthwise, channels_last=True),
     "unet": pictures(UNet, channels_last=False),
     "bags": bags,

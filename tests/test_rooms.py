@@ -52,7 +52,7 @@ ROOMS = {
     "tj_inductor": (
         "options", "arithmetic", "mixed", "sums", "moves", "activations", "formulas", "texts",
         "thrown", "elementary", "loads", "constants", "loops", "adapter", "kernels", "trials",
-        "operators", "decompositions", "graph", "lowering", "variants", "compiler", "packaging",
+        "joined", "operators", "decompositions", "graph", "lowering", "variants", "compiler", "packaging",
         "executor", "probes", "doctor", "plugin",
     ),
     "tj_onednn": (

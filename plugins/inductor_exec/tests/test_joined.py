@@ -179,7 +179,7 @@ def test_a_running_sum_that_is_returned(fusing: Any) -> None:
 
 
 def test_long_sums_are_made_in_parts(fusing: Any) -> None:
-    """What waits for the product is bounded."""
+    """A bound on the rows that wait for a product."""
     steps, n = 36, 60
 
     def f(x: Tensor, w: Tensor) -> Tensor:
@@ -233,6 +233,21 @@ def test_results_that_are_read_in_between(fusing: Any) -> None:
     with torch.no_grad():
         jitted = hold(fusing, f, leaf(STEPS, N, D), leaf(D, D), grad=False)
     assert rows(tj.last_trace(jitted)) == [STEPS * N] * 2
+
+
+def test_a_product_of_a_product(fusing: Any) -> None:
+    """A product whose factor is a product of the same weight comes later, with nothing between."""
+
+    def f(x: Tensor, w: Tensor) -> list[Tensor]:
+        found = []
+        for row in x:
+            once = row @ w
+            found += [once @ w, torch.mm(row * 2, w)]
+        return found
+
+    with torch.no_grad():
+        jitted = hold(fusing, f, leaf(STEPS, N, D), leaf(D, D), grad=False)
+    assert sum(rows(tj.last_trace(jitted))) == 3 * STEPS * N
 
 
 def test_rows_of_different_numbers(fusing: Any) -> None:

@@ -79,8 +79,10 @@ class _Search:
                 group = open_[key] = _Group(place, len(self.facts.trace.calls))
                 found.append(group)
             (out,) = call.flat_outs
-            ready, read = self.facts.place(call.args[-2]) + 1, self.facts.first_read(out)
-            group.add(place, ready, rows, read)
+            left = call.args[-2]
+            group.add(place, self.ready(left), rows, self.facts.first_read(out))
+            if left.name in self.made:
+                self.made[left.name].read(group.ready - 1)
             self.made[out.name] = group
         return [group for group in found if len(group.places) >= FEWEST]
 
@@ -100,13 +102,23 @@ class _Search:
             *(self.facts.number(p.name) for p in added),
         )
 
+    def ready(self, p: Proxy) -> int:
+        """Index from which on ``p`` is there, also if the product that makes it is joined.
+
+        New calls before one index have the order of their groups, which may not be this one.
+        """
+        ready = self.facts.place(p) + 1
+        return max(ready, self.made[p.name].ready + 1) if p.name in self.made else ready
+
     def reaches(self, call: BoundSymbol, group: _Group) -> bool:
         """Decide if the left operand of ``call`` is there before ``group`` is read.
 
         Calls that make it are moved before the group's first product if there are few.
         """
         left = call.args[-2]
-        if self.facts.place(left) < group.first_read:
+        if self.made.get(left.name) is group:
+            return False
+        if self.ready(left) <= group.first_read:
             return True
         before, waiting = group.places[0], [left]
         moved: set[int] = set()
@@ -118,12 +130,12 @@ class _Search:
                     return False
                 moved.add(place)
                 waiting += self.facts.trace.calls[place].flat_args
-            elif p.name in self.made and self.made[p.name].ready > before:
+            elif p.name in self.made and self.made[p.name].ready >= before:
                 return False
         for place in sorted(moved):
             for p in self.facts.trace.calls[place].flat_args:
                 if p.name in self.made:
-                    self.made[p.name].read(before)
+                    self.made[p.name].read(before - 1)
             self.edit.move(place, before)
             self.facts.move(place, before)
         return True
