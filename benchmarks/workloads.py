@@ -197,8 +197,9 @@ class Unrolled(nn.Module):
 
 
 class Cells(nn.Module):
-    """An LSTM cell that looks up one token after the other, and a loss with each; tokens and targets
-    ``[time, n]`` in, scalar out.
+    """An LSTM cell that looks up one token after the other, and the sum of a loss with each.
+
+    Tokens and targets ``[time, n]`` in, scalar out.
     """
 
     def __init__(self, d: int, vocab: int) -> None:

@@ -172,7 +172,7 @@ OF_SIZES: dict[str, Callable[..., Any]] = {
     "narrow": lambda xs, n: xs[0].sin().narrow(0, n, 2) * n,
     "part": lambda xs, n: torch.cat([xs[0].sin(), xs[0][:n].cos() * n]).view(-1, 1) * 2,
     "repeat": lambda xs, n: (xs[0].sin().repeat(n) * n).cos(),
-    "arange": lambda xs, n: (xs[0].sin().sum() * torch.arange(n, n + 4)).cos(),
+    "arange": lambda xs, n: ((xs[0].sin().sum() + 0.5) * torch.arange(n, n + 4)).cos(),
     "step": lambda xs, n: (xs[0].sin()[::n] * n).cos(),
     "dim": lambda xs, n: (xs[0].view(2, 2, 2).sin().sum(n) * 2).cos(),
     "view": lambda xs, n: (xs[0].sin().view(n, -1) * n).sum(0),
@@ -238,6 +238,9 @@ def _with(op: Any, leaves: list[Any], spec: Any, place: int) -> Callable[..., An
 UNWRITTEN = {"grid_sampler_2d", "grid_sampler_3d"}
 """Operations whose results eager leaves unwritten for numbers that stand for no mode."""
 
+UNWRITTEN_FOR = {("native_group_norm", 0)}
+"""Operations whose results eager leaves unwritten for a number: without groups or elements."""
+
 OPERATIONS = [
     pytest.param(op, id=full_name(op))
     for op in op_db
@@ -260,6 +263,8 @@ def test_operations_with_a_number(installed: Any, op: Any) -> None:
             torch.compiler.reset()
             jitted = installed(f)
             for a in (number, *VALUES[type(number)]):
+                if (full_name(op), a) in UNWRITTEN_FOR:
+                    continue
                 torch.manual_seed(0)
                 expected = outcome(f, tensors, a)
                 torch.manual_seed(0)

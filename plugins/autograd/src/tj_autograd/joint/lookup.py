@@ -36,7 +36,7 @@ from tj_autograd.joint.functions import (
     without_gradient,
 )
 from tj_autograd.joint.pairs import Declined, find_pair, paired
-from tj_autograd.joint.recordings import RECORDED, recorded
+from tj_autograd.joint.recordings import RECORDED, recorded, symbolic_power
 from tj_autograd.joint.rules import GradRule, apply_rule, find_rule
 
 __all__ = ["Lookup", "Owner"]
@@ -50,7 +50,7 @@ class Lookup:
     """Differentiates calls by the first rule that applies.
 
     The order: pairs of executors, table ``grad``, table ``grad-builtin``, the backward of an
-    ``autograd.Function``, table ``recorded``, a derivation from PyTorch's autograd. ``states`` are
+    ``autograd.Function``, a recorded graph, a derivation from PyTorch's autograd. ``states`` are
     the constants that executors keep for calls. ``kept_whole`` maps the label of a call that was
     not decomposed to the reasons. ``applied`` caches derivations of equal calls.
     """
@@ -76,7 +76,7 @@ class Lookup:
         return cls(dialects, rules, builtin, kept, modes, context.executors, context.states)
 
     def records(self, call: BoundSymbol) -> bool:
-        """Check that table `recorded` has ``call``, or a call in its body."""
+        """Check that the graph of ``call`` is recorded, for itself or for a call in its body."""
         return self._recording(call) is not None
 
     def others(self) -> bool:
@@ -185,13 +185,17 @@ class Lookup:
     def _by_autograd(
         self, call: BoundSymbol, slots: Slots, scope: JointScope
     ) -> Differentiated | None:
-        rule = self._recording(call)
-        return None if rule is None else recorded(call, slots, scope, rule.value)
+        reason = self._recording(call)
+        return None if reason is None else recorded(call, slots, scope, reason)
 
-    def _recording(self, call: BoundSymbol) -> Rule[str] | None:
-        parts = call.body.calls if call.body is not None else ()
-        found = (self.recorded.get(part.symbol) for part in (call, *parts))
-        return next((r for r in found if r is not None), None)
+    def _recording(self, call: BoundSymbol) -> str | None:
+        """The reason to record the graph of ``call``, or None."""
+        for part in (call, *(call.body.calls if call.body is not None else ())):
+            if (rule := self.recorded.get(part.symbol)) is not None:
+                return rule.value
+            if symbolic_power(part):
+                return "its exponent is a symbol"
+        return None
 
     def _applied(self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots) -> Derivation:
         """Apply ``rule``, once for equal calls: a layer repeated thirty times is run once."""

@@ -20,6 +20,7 @@ from tj_core.extend import (
     Change,
     Dim,
     Effects,
+    NumberProxy,
     OpaqueProxy,
     Proxy,
     RuleTable,
@@ -41,10 +42,12 @@ from tj_torch.internal import backward_keeps_graph, constant
 from tj_autograd.joint.build import Differentiated, JointScope, Slots, tangent
 from tj_autograd.joint.functions import APPLY, has_own_backward
 
-__all__ = ["RECORDED", "Graph", "backward", "forward", "recorded", "rules"]
+__all__ = ["RECORDED", "Graph", "backward", "forward", "recorded", "rules", "symbolic_power"]
 
 RECORDED = "recorded"
 """Name of the rule table."""
+
+POWERS = ("aten.pow.Tensor_Scalar", "aten.pow_.Scalar")
 
 
 def rules() -> RuleTable[str]:
@@ -54,6 +57,15 @@ def rules() -> RuleTable[str]:
         table.set(f"torch.{name}", "it is as many operations as its sequence is long")
     table.set("aten.mkldnn_rnn_layer.default", "its workspace is made where autograd records")
     return table
+
+
+def symbolic_power(call: BoundSymbol) -> bool:
+    """Check for a power whose exponent is a symbol.
+
+    PyTorch 2.14 derives its gradient with the exponent as a tensor of the base's data type: in
+    bfloat16 257 is 256, and the gradient of ``x ** 257`` has another sign. Before, there was none.
+    """
+    return call.symbol.qualname in POWERS and isinstance(call.args[1], NumberProxy)
 
 
 # ---------------------------------------------------------------------------- what runs

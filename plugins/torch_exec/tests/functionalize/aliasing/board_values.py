@@ -244,6 +244,15 @@ def vector_of_another_type(x):
     return torch.mv(x, x[0].double()) + 1
 
 
+@known(
+    "AOTAutograd, found here",
+    kind="leaf",
+    layouts=tuple(lambda new, n=n: new.scene(new(n, 2)) for n in (2, 3, 257)),
+)
+def power_with_a_size(x):
+    return (x * 1e-3 - 0.9).bfloat16() ** x.shape[0]
+
+
 @known("AOTAutograd, found here", kind="inner", layouts=(lambda new: new.scene(new(2, 3)),))
 def product_with_itself_in_place(x):
     y = x * 2
