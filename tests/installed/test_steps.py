@@ -136,7 +136,8 @@ def traits(v: Tensor) -> tuple[Any, ...]:
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("number", range(PROGRAMS))
 @pytest.mark.usefixtures("interpreting")
-def test_steps(number: int) -> None:
+def test_steps(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TJ_DISABLE", raising=False)
     torch.manual_seed(number)
     steps = Steps(number)
     args = steps.arguments()
