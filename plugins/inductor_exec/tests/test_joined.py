@@ -14,6 +14,8 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from tj_core.extend import BoundSymbol, Trace
 
+pytestmark = pytest.mark.sampled(5)
+
 STEPS, N, D = 6, 3, 5
 
 
@@ -82,7 +84,6 @@ class Unrolled(nn.Module):
         return torch.stack(found)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("way", ["first", "second"])
 @pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
