@@ -356,6 +356,18 @@ def test_weights_between_calls(fusing: Any) -> None:
         optimizer.step()
 
 
+def test_factors_of_constants_that_print_alike(fusing: Any) -> None:
+    """Nearly equal constants are no common factor."""
+    near = [torch.full((D, D), 1 + 1e-9 * i, dtype=torch.float64) for i in range(STEPS)]
+
+    def f(x: Tensor) -> Tensor:
+        return sum(x[i] @ near[i].mul(2) for i in range(STEPS))
+
+    with torch.no_grad():
+        x = leaf(STEPS, N, D)
+        torch.testing.assert_close(fusing(f)(x), f(x), rtol=1e-13, atol=1e-13)
+
+
 def scattered(trace: Trace) -> list[str]:
     """The names of a program's operators that fill parts of tensors of zeros."""
 

@@ -75,14 +75,20 @@ class Edit:
         return made
 
     def total(self, call: BoundSymbol, place: int, values: Sequence[Proxy]) -> None:
-        """Replace ``call`` at ``place``, which ends a sum, by the sum of ``values``."""
+        """Replace ``call`` at ``place``, which ends a sum, by the sum of ``values``.
+
+        Nothing happens if one of these is laid out otherwise; the new calls have no reader then.
+        """
+        (out,) = call.flat_outs
+        if not all(p.same_meta(out) for p in values):
+            return
         total, *more = values
         adds = []
         for p in more:
             adds.append(self.call(call, ADD, total, p))
             (total,) = adds[-1].flat_outs
         self.instead[place] = adds
-        self.sums[call.flat_outs[0].name] = total
+        self.sums[out.name] = total
 
     def move(self, place: int, before: int) -> None:
         """Put the call at ``place`` before the call at index ``before``."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tj_core.extend import (
     BoundSymbol,
+    Constant,
     Proxy,
     TensorProxy,
     Trace,
@@ -116,6 +117,7 @@ class Facts:
         pure = call.effects.removable and not call.subprograms and not call.symbol.edited
         given = tuple(self.number(p.name) for p in call.flat_args)
         plain = map_tree(lambda p: None, (call.args, call.kwargs), Proxy)
+        plain = map_tree(_constant, plain, Constant)
         return (call.symbol, call.context, repr(plain), given) if pure else place
 
     def number(self, name: str) -> int | str:
@@ -180,6 +182,11 @@ class Facts:
         (base,) = bases.values()
         places = {row.place for row in found.values()}
         return found if base.shape[0] == len(values) and places == {*range(len(values))} else None
+
+
+def _constant(constant: Constant) -> tuple[str, int | None]:
+    """A value that is equal for equal constants; the text of a tensor is a part of it only."""
+    return constant.text, None if constant.named else id(constant.value)
 
 
 def operation(call: BoundSymbol) -> BoundSymbol:
