@@ -122,6 +122,7 @@ def test_products_that_are_returned_have_memory_of_their_own(fusing: Any) -> Non
     assert torch.equal(results[1], expected)
 
 
+@pytest.mark.slow
 def test_views_of_products_that_are_returned(fusing: Any) -> None:
     def f(x: Tensor, w: Tensor) -> list[Tensor]:
         return [(row @ w).view(-1)[1:] for row in x]
@@ -153,6 +154,7 @@ def test_a_sum_of_products_is_one(fusing: Any, turned: bool) -> None:
     assert terms(tj.last_trace(jitted)) == [STEPS * N]
 
 
+@pytest.mark.slow
 def test_terms_with_several_readers(fusing: Any) -> None:
     def f(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         made = [a[i] @ b[i] for i in range(STEPS)]
@@ -167,6 +169,7 @@ def test_terms_with_several_readers(fusing: Any) -> None:
     assert sorted(found) == [N, N, (STEPS - 2) * N]
 
 
+@pytest.mark.slow
 def test_a_running_sum_that_is_returned(fusing: Any) -> None:
     def f(a: Tensor, b: Tensor) -> list[Tensor]:
         found = [a[0] @ b[0]]
@@ -179,6 +182,7 @@ def test_a_running_sum_that_is_returned(fusing: Any) -> None:
     assert terms(tj.last_trace(jitted)) == [N] * STEPS
 
 
+@pytest.mark.slow
 def test_long_sums_are_made_in_parts(fusing: Any) -> None:
     """A bound on the rows that wait for a product."""
     steps, n = 36, 60
@@ -224,6 +228,7 @@ def test_products_that_stay(fusing: Any, case: str) -> None:
     assert rows(tj.last_trace(jitted)) == [n] * steps
 
 
+@pytest.mark.slow
 def test_results_that_are_read_in_between(fusing: Any) -> None:
     """A product whose factor depends on an earlier one begins another group."""
 
@@ -236,6 +241,7 @@ def test_results_that_are_read_in_between(fusing: Any) -> None:
     assert rows(tj.last_trace(jitted)) == [STEPS * N] * 2
 
 
+@pytest.mark.slow
 def test_a_product_of_a_product(fusing: Any) -> None:
     """A product whose factor is a product of the same weight comes later, with nothing between."""
 
@@ -251,6 +257,7 @@ def test_a_product_of_a_product(fusing: Any) -> None:
     assert sum(rows(tj.last_trace(jitted))) == 3 * STEPS * N
 
 
+@pytest.mark.slow
 def test_rows_of_different_numbers(fusing: Any) -> None:
     def f(w: Tensor, *parts: Tensor) -> list[Tensor]:
         return [F.linear(part, w * 2, w[:, 0]).relu() for part in parts]
@@ -296,6 +303,7 @@ def test_data_types(fusing: Any, dtype: torch.dtype) -> None:
         assert (a - c).abs().max() <= 2 * (b - c).abs().max() + 1e-6
 
 
+@pytest.mark.slow
 def test_sizes_that_are_symbols(fusing: Any) -> None:
     def f(x: Tensor, w: Tensor) -> Tensor:
         return sum((row @ w).tanh() for row in x)
@@ -307,6 +315,7 @@ def test_sizes_that_are_symbols(fusing: Any) -> None:
         torch.testing.assert_close(jitted(x, w), f(x, w))
 
 
+@pytest.mark.slow
 def test_autocast_and_its_end(fusing: Any) -> None:
     """Products in one data type are joined; those under other surroundings are not among them."""
 
@@ -327,6 +336,7 @@ def test_autocast_and_its_end(fusing: Any) -> None:
     assert kinds == ["bfloat16", "float32"]
 
 
+@pytest.mark.slow
 def test_without_gradients_as_a_transform(fusing: Any) -> None:
     """PyTorch's autograd differentiates the products as they are."""
 
@@ -343,6 +353,7 @@ def test_without_gradients_as_a_transform(fusing: Any) -> None:
     assert max(rows(tj.last_trace(jitted))) == N
 
 
+@pytest.mark.slow
 def test_weights_between_calls(fusing: Any) -> None:
     """Nothing of a weight is kept from one call to the next."""
     model, x = Unrolled(nn.LSTMCell, "first"), leaf(STEPS, N, D)
@@ -356,6 +367,7 @@ def test_weights_between_calls(fusing: Any) -> None:
         optimizer.step()
 
 
+@pytest.mark.slow
 def test_factors_of_constants_that_print_alike(fusing: Any) -> None:
     """Nearly equal constants are no common factor."""
     near = [torch.full((D, D), 1 + 1e-9 * i, dtype=torch.float64) for i in range(STEPS)]
