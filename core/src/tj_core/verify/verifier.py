@@ -77,9 +77,9 @@ def verify(
     reached = {*reached}
     metadata = None
     if level >= CHECK_METADATA and expand is not None:
-        # Once gradients are calls, transforms may put the calls of a body in its call's place.
-        inlined = Stage.LOWERED in reached or trace.stage >= Stage.LOWERED
-        metadata = _Metadata(expand, tags, inlined)
+        # Without JOINT, the trace at stage SPLIT is the lowered one.
+        inlined = Stage.LOWERED in reached or trace.stage in (Stage.LOWERED, Stage.CLAIMED)
+        metadata = _Metadata(expand, tags, inlined, trace.stage >= Stage.SPLIT)
     for position, call in enumerate(trace.calls):
         problem = scope.problem(call)
         if problem is None and metadata is not None:
@@ -133,18 +133,21 @@ def _header(trace: Trace, scope: Scope) -> Iterator[str]:
 class _Metadata:
     """The check of metadata by a new derivation; once per shared body and context.
 
-    ``inlined``: the program may hold calls of bodies, as from lowering on, which leave out
-    ``requires_grad``.
+    ``inlined``: the program may hold calls of bodies, as after lowering or claiming, which leave
+    out ``requires_grad``. ``parts``: so may calls that have a parent, which a transform may have
+    put in its place once gradients are calls.
     """
 
     expand: RuleTable[Expand]
     tags: TagRegistry
     inlined: bool = False
+    parts: bool = False
     seen: dict[tuple[int, Context], None] = field(default_factory=dict)
 
     def problem(self, call: BoundSymbol) -> str | None:
         """The first problem of the metadata of ``call``, its body and its subprograms, or None."""
-        problem = self.wrong(call, PLAIN_CONTEXT, self.inlined) or self.body(call, call.context)
+        inlined = self.inlined or (self.parts and bool(call.parent))
+        problem = self.wrong(call, PLAIN_CONTEXT, inlined) or self.body(call, call.context)
         return problem or self.subprograms(call)
 
     def subprograms(self, call: BoundSymbol) -> str | None:

@@ -24,7 +24,6 @@ from tj_core.extend import (
 
 __all__ = [
     "ADD",
-    "ADDMM",
     "CAT",
     "DTYPES",
     "FEWEST",
@@ -112,7 +111,8 @@ class Facts:
     def kind(self, call: BoundSymbol, place: int) -> Any:
         """A value that is equal for calls that make the same; ``place`` where others make it new.
 
-        Calls with effects or bodies of their own kind are equal to none.
+        Calls with effects or bodies of their own kind are equal to none. `cse` merges fewer: it
+        keeps both of two equal values that the program returns, as it does what it saves.
         """
         pure = call.effects.removable and not call.subprograms and not call.symbol.edited
         given = tuple(self.number(p.name) for p in call.flat_args)
