@@ -172,3 +172,20 @@ def test_proxies_are_immutable():
     assert x.replace(name="y") == TensorProxy("y", (2,), (1,), F32)
     assert x.name == "x"
     assert x.ndim == 1
+
+
+@pytest.mark.parametrize(
+    ("proxy", "changes"),
+    [
+        (TensorProxy("x", (2,), (1,), F32, tags=TagSet(["SAVE"])), {"shape": (3,), "flags": ()}),
+        (NumberProxy("n", "int", "s0", hint=4), {"name": "m"}),
+        (OpaqueProxy("o", "Lock"), {}),
+    ],
+)  # fmt: skip
+def test_replace_changes_what_is_named_and_keeps_the_rest(proxy, changes):
+    made, wanted = proxy.replace(**changes), dataclasses.replace(proxy, **changes)
+    for field in dataclasses.fields(proxy):  # those that are not compared, too
+        assert getattr(made, field.name) == getattr(wanted, field.name)
+    assert type(made) is type(proxy)
+    with pytest.raises(TypeError, match="has no field 'size'"):
+        proxy.replace(size=2)

@@ -23,11 +23,17 @@ def declare_what_torchvision_lacks() -> torch.library.Library | None:
     found = find_spec("torchvision")
     if found is None or found.origin is None:
         return None
+    if any(map(_loads, Path(found.origin).parent.glob("_C*.so"))):  # newer ones: `_C_stable`
+        return None
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in LACKING:
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
+def _loads(path: Path) -> bool:
     try:
-        torch.ops.load_library(Path(found.origin).with_name("_C.so"))
+        torch.ops.load_library(path)
     except OSError:
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in LACKING:
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        return library
-    return None
+        return False
+    return True

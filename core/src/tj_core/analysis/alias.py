@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tj_core.ir.proxy import NumberProxy, Proxy
 from tj_core.ir.substitution import substituted
@@ -47,8 +47,7 @@ class ViewStep:
         return id(self.call), self.output
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A root, by the name of its value in the program, and the path of views from it."""
 
     root: str
@@ -234,6 +233,8 @@ def same_objects(call: BoundSymbol) -> dict[str, Proxy]:
 
 def makes_views(call: BoundSymbol) -> bool:
     """Test for a call whose outputs all share memory with its arguments."""
+    if not call.effects.aliases:
+        return False
     views = {a.output for a in call.effects.aliases if a.kind == "arg"}
     return bool(call.flat_outs) and len(views) == len(call.flat_outs)
 

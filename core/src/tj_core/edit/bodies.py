@@ -132,14 +132,13 @@ def with_args(call: BoundSymbol, fn: Callable[[Proxy], Any]) -> BoundSymbol:
     ``fn`` may map two values to one, or a value to a constant; indices of effects and the body's
     inputs follow. The caller must see to it that metadata still fits.
     """
-    args = map_tree(fn, call.args, Proxy)
-    kwargs = map_tree(fn, call.kwargs, Proxy)
-    if args is call.args and kwargs is call.kwargs:
+    moved = call.map_args(fn)
+    if moved is call:
         return call
-    moved = call.replace(args=args, kwargs=kwargs)
-    now = passed_on(call, moved)
-    if len(now) == len(moved.flat_args) and _partition(call) == _partition(moved):
+    as_many = len(call.flat_args) == len(moved.flat_args)  # so that none became a constant
+    if as_many and _partition(call) == _partition(moved):
         return moved
+    now = passed_on(call, moved)
     places = {i: j for i, (j, _) in now.items()}
     moved = _rewired(moved, places)
     return moved.replace(

@@ -44,7 +44,7 @@ VARIANTS = frozenset({FUNCTIONAL, INVERSE, AUGMENTED, FORWARD, BACKWARD, REPLAYE
 """The variants that are read off printed names."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Symbol:
     """The name of an operation; rule tables hold its meaning. The set of symbols is open.
 
@@ -53,13 +53,20 @@ class Symbol:
     are equal if they print alike, as ``namespace.name.variant``: `qualname`.
     """
 
-    namespace: str = field(compare=False)
-    name: str = field(compare=False)
-    variant: str = field(default="", compare=False)
+    namespace: str
+    name: str
+    variant: str = ""
     qualname: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "qualname", f"{self.namespace}.{self.path}")
+
+    # Not those that `dataclass` makes, which take twice as long: all rules are looked up by symbol.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Symbol) and self.qualname == other.qualname
+
+    def __hash__(self) -> int:
+        return hash(self.qualname)
 
     @classmethod
     def parse(cls, qualname: str) -> Symbol:

@@ -127,12 +127,12 @@ class BoundSymbol:
     @cached_property
     def flat_args(self) -> tuple[Proxy, ...]:
         """The proxies among the arguments, in order; effects count these."""
-        return tuple(x for x in leaves((self.args, self.kwargs)) if isinstance(x, Proxy))
+        return tuple([x for x in leaves((self.args, self.kwargs)) if isinstance(x, Proxy)])
 
     @cached_property
     def flat_outs(self) -> tuple[Proxy, ...]:
         """The proxies among the outputs, in order."""
-        return tuple(x for x in leaves(self.outputs) if isinstance(x, Proxy))
+        return tuple([x for x in leaves(self.outputs) if isinstance(x, Proxy)])
 
     @cached_property
     def subprograms(self) -> tuple[Subprogram, ...]:
@@ -188,12 +188,29 @@ class BoundSymbol:
 
         ``fn`` keeps distinct values distinct; else see `tj_core.edit.bodies.with_args`.
         """
-        args = map_tree(fn, self.args, Proxy)
-        kwargs = map_tree(fn, self.kwargs, Proxy)
+        moved = self.map_args(fn)
         outputs = map_tree(fn, self.outputs, Proxy)
-        if args is self.args and kwargs is self.kwargs and outputs is self.outputs:
+        return moved if outputs is self.outputs else moved.replace(outputs=outputs)
+
+    def map_args(self, fn: Callable[[Proxy], Any]) -> BoundSymbol:
+        """A copy with ``fn`` applied to every argument proxy (self if none changes).
+
+        Effects and body stay as they are; `tj_core.edit.bodies.with_args` adapts them.
+        """
+        found: list[Any] = []
+
+        def noted(p: Proxy) -> Any:
+            found.append(new := fn(p))
+            return new
+
+        args = map_tree(noted, self.args, Proxy)
+        kwargs = map_tree(noted, self.kwargs, Proxy)
+        if args is self.args and kwargs is self.kwargs:
             return self
-        return self.replace(args=args, kwargs=kwargs, outputs=outputs)
+        made = self.replace(args=args, kwargs=kwargs)
+        if all(isinstance(p, Proxy) for p in found):
+            made.__dict__["flat_args"] = tuple(found)  # every pass asks for it
+        return made
 
     def walk(self) -> Iterator[BoundSymbol]:
         """The call itself and, depth first, all calls in its subprograms and its body."""

@@ -39,13 +39,14 @@ def map_tree(fn: Callable[[Any], Any], tree: Any, only: type = object) -> Any:
     """``tree`` with ``fn`` applied to each leaf of class ``only``."""
     kind = type(tree)
     if kind is tuple or kind is list:
-        items = [
-            map_tree(fn, item, only)
-            if type(item) in _NESTED
-            else (fn(item) if isinstance(item, only) else item)
-            for item in tree
-        ]
-        same = all(a is b for a, b in zip(items, tree, strict=True))
+        items, same = [], True
+        for item in tree:
+            if type(item) in _NESTED:
+                new = map_tree(fn, item, only)
+            else:
+                new = fn(item) if isinstance(item, only) else item
+            same = same and new is item
+            items.append(new)
         return tree if same else kind(items)
     if kind is dict:
         pairs = {k: map_tree(fn, v, only) for k, v in tree.items()}

@@ -296,6 +296,8 @@ class _Walk:
 
     def why_single(self, name: str) -> str | None:
         """Reason not to let executor ``name`` fuse the call at `path` or one around it, or None."""
+        if not self.single:
+            return None
         upwards = ((name, self.path[: n + 1]) for n in range(len(self.path)))
         return next((self.single[key] for key in upwards if key in self.single), None)
 

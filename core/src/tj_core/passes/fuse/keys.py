@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tj_core.ir.proxy import Dim, NumberProxy, Proxy, TensorProxy
+from tj_core.ir.proxy import (
+    Device,
+    Dim,
+    DType,
+    NumberProxy,
+    Proxy,
+    TensorProxy,
+)
 from tj_core.ir.sizes import size_symbols
 from tj_core.ir.symbol import Constant
 from tj_core.ir.tree import map_tree
@@ -50,6 +58,15 @@ def region_key(body: Body, *facts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@functools.lru_cache(1024)
+def _plain_text(device: Device, dtype: DType, layout: str, flags: tuple[str, ...]) -> str:
+    return meta_text(TensorProxy("", dtype=dtype, device=device, layout=layout, flags=flags))
+
+
+def _sizeless(p: TensorProxy) -> TensorProxy:
+    return p.replace(requires_grad=False, shape=(), strides=())
+
+
 class _Words:
     """Values, constants and metadata as text; values without an entry in ``names`` are unnamed."""
 
@@ -71,8 +88,9 @@ class _Words:
     def meta(self, p: Proxy) -> str:
         """The metadata that a kernel depends on, without ``requires_grad``."""
         if isinstance(p, TensorProxy):
-            plain = p.replace(requires_grad=False, shape=(), strides=())
-            return f"{meta_text(plain)} {self.dims(p.shape)} {self.dims(p.strides)}"
+            plain = (p.device, p.dtype, p.layout, p.flags)
+            kind = _plain_text(*plain) if p.subclass is None else meta_text(_sizeless(p))
+            return f"{kind} {self.dims(p.shape)} {self.dims(p.strides)}"
         if isinstance(p, NumberProxy):
             return f"{p.kind} {self.size(p.expr)}"
         return meta_text(p)
