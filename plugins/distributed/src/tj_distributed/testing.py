@@ -123,6 +123,8 @@ class Ranks:
             try:
                 found.append(pickle.loads(end.recv_bytes()))
             except EOFError:
+                # The pipe is closed a moment before the process has its exit code.
+                self._processes[rank].join(TIMEOUT)
                 if self._aborted and not last:
                     return None
                 code = self._processes[rank].exitcode
