@@ -385,11 +385,9 @@ def scattered(trace: Trace) -> list[str]:
 
     def inside(calls: tuple[BoundSymbol, ...]) -> Iterator[str]:
         for call in calls:
-            if call.symbol.path.partition(".")[0] in (
-                "select_backward",
-                "embedding_dense_backward",
-            ):
-                yield call.symbol.path.partition(".")[0]
+            name = call.symbol.path.partition(".")[0]
+            if name in ("select_backward", "slice_backward", "embedding_dense_backward"):
+                yield name
             elif call.body is not None:
                 yield from inside(call.body.calls)
 
@@ -418,6 +416,31 @@ def test_gradients_of_places(fusing: Any, places: str, dim: int) -> None:
     # The first place is read once more before the loop.
     number = {"one twice": 5, "three": 4}.get(places, 1)
     assert scattered(tj.last_trace(jitted, "backward")) == ["select_backward"] * number
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("case", ["all", "gaps", "overlapping", "ends", "every other", "three"])
+def test_gradients_of_slices(fusing: Any, case: str, dim: int) -> None:
+    chosen, left = {
+        "all": ([slice(2 * i, 2 * i + 2) for i in range(STEPS)], 0),
+        "gaps": ([slice(2 * i, 2 * i + 2) for i in (4, 0, 2, 5)], 0),
+        "overlapping": ([slice(i, i + 2) for i in range(2 * STEPS - 1)], 0),
+        "ends": ([slice(-2, None), slice(None, 2), slice(3, 5), slice(-4, -2), slice(5, 5)], 1),
+        "every other": ([slice(i, i + 4, 2) for i in range(5)], 5),
+        "three": ([slice(2 * i, 2 * i + 2) for i in range(3)], 3),
+    }[case]
+
+    def f(x: Tensor) -> Tensor:
+        total = torch.ones((), dtype=x.dtype)
+        for i, places in enumerate(chosen):
+            part = x[(slice(None),) * (dim % 3) + (places,)]
+            total = total + part.sum(dim) * part.exp().sum(dim) + i
+        return total
+
+    sizes = [N, D, D]
+    sizes[dim] = 2 * STEPS
+    jitted = hold(fusing, f, leaf(*sizes))
+    assert scattered(tj.last_trace(jitted, "backward")) == ["slice_backward"] * left
 
 
 @pytest.mark.parametrize("case", ["plain", "padding", "by frequency", "other lengths"])

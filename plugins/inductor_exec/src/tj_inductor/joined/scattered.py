@@ -1,8 +1,9 @@
 """Sums of gradients that each fill a part of a tensor of zeros.
 
 The gradient of ``x`` in ``x[0]``, ``x[1]`` and so on is a sum of tensors as large as ``x``, each
-with one place that is not zero: a stack of the gradients of the places. Of rows that are looked up
-in a table for one step after the other, it is the gradient of one look-up of all.
+with one place that is not zero: a stack of the gradients of the places. In ``x[0:2]``, ``x[2:4]``
+and so on they stand one beside the other. Of rows that are looked up in a table for one step after
+the other, it is the gradient of one look-up of all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tj_inductor.joined.chains import chains
-from tj_inductor.joined.facts import FEWEST, Facts, operation, outside
+from tj_inductor.joined.facts import CAT, FEWEST, Facts, operation, outside
 
 if TYPE_CHECKING:
     from tj_core.extend import BoundSymbol, Proxy, TensorProxy
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["join_scattered"]
 
 PLACE, ROWS = "aten.select_backward.default", "aten.embedding_dense_backward.default"
-STACK, ZEROS = "aten.stack.default", "aten.zeros_like.default"
+SLICE = "aten.slice_backward.default"
+STACK, ZEROS, NEW_ZEROS = "aten.stack.default", "aten.zeros_like.default", "aten.new_zeros.default"
+
+NUMBER_OF_ARGUMENTS = {PLACE: 4, ROWS: 5, SLICE: 6}
 
 
 def join_scattered(facts: Facts, edit: Edit) -> None:
-    """Make sums of gradients of places, and of looked-up rows, at once."""
+    """Make sums of gradients of places, of slices, and of looked-up rows at once."""
     for call, summands in chains(facts):
         _Sum(facts, edit, call).join(summands)
 
@@ -36,7 +40,7 @@ def join_scattered(facts: Facts, edit: Edit) -> None:
 class _Term:
     """A summand that ``call`` makes: ``kind`` is equal for those that can be made at once.
 
-    ``gradient`` is what fills the part at ``index``, which is a number or a tensor of rows.
+    ``gradient`` is what fills the part at ``index``: a number, a range, or a tensor of rows.
     """
 
     value: Proxy
@@ -47,7 +51,7 @@ class _Term:
 
     @property
     def place(self) -> Any:
-        """The place that is filled, which a stack has once; the value itself for rows."""
+        """The place that is filled, which a stack has once; the value itself for others."""
         return self.index if self.kind[0] == PLACE else self.value.name
 
 
@@ -58,9 +62,11 @@ def _term(p: Proxy, facts: Facts, total: BoundSymbol) -> _Term | None:
         return None
     inner = operation(call)
     name, args = inner.symbol.qualname, inner.args
-    if name not in (PLACE, ROWS) or inner.kwargs or len(args) != (4 if name == PLACE else 5):
+    if inner.kwargs or len(args) != NUMBER_OF_ARGUMENTS.get(name):
         return None
     gradient = outside(call, args[0])
+    if name == SLICE:
+        return _slice(p, call, gradient, args[1:])
     if name == PLACE:
         sizes, dim, index = args[1:]
         if not all(isinstance(n, int) for n in (*sizes, dim, index)):
@@ -70,6 +76,30 @@ def _term(p: Proxy, facts: Facts, total: BoundSymbol) -> _Term | None:
     kind = name, gradient.shape, rows.shape, *args[2:]
     by_frequency = args[4]
     return None if by_frequency else _Term(p, call, kind, gradient, rows)
+
+
+def _slice(p: Proxy, call: BoundSymbol, gradient: TensorProxy, args: Sequence[Any]) -> _Term | None:
+    """The gradient of a slice of neighbouring places; None for another, and for an empty one."""
+    sizes, dim, start, end, step = args
+    if step != 1 or not all(isinstance(n, int) for n in (*sizes, dim, start, end)):
+        return None
+    dim %= len(sizes)
+    places = range(*slice(start, end).indices(sizes[dim]))
+    if not places or gradient.shape[dim] != len(places):
+        return None
+    return _Term(p, call, (SLICE, *sizes, dim), gradient, places)
+
+
+def _apart(terms: Sequence[_Term]) -> list[list[_Term]]:
+    """``terms`` in groups whose slices do not overlap, in order."""
+    groups: list[list[_Term]] = []
+    for term in sorted(terms, key=lambda term: term.index.start):
+        free = (g for g in groups if g[-1].index.stop <= term.index.start)
+        group = next(free, None)
+        if group is None:
+            groups.append(group := [])
+        group.append(term)
+    return groups
 
 
 @dataclass(frozen=True)
@@ -88,7 +118,11 @@ class _Sum:
             if term is not None:
                 # Of several that fill one place, one.
                 kinds[term.kind].setdefault(term.place, term)
-        joined = [[*found.values()] for found in kinds.values() if len(found) >= FEWEST]
+        groups: list[list[_Term]] = []
+        for kind, found in kinds.items():
+            terms = [*found.values()]
+            groups += _apart(terms) if kind[0] == SLICE else [terms]
+        joined = [terms for terms in groups if len(terms) >= FEWEST]
         if joined:
             inside = {term.value.name for terms in joined for term in terms}
             others = [p for p in summands if p.name not in inside]
@@ -105,9 +139,29 @@ class _Sum:
             )
             return self.edit.put(place, like, ROWS, gradients, rows, *terms[0].kind[3:])
         _, *sizes, dim = terms[0].kind
+        if terms[0].kind[0] == SLICE:
+            return self.beside(place, terms, sizes, dim)
         filled = {term.index: term.gradient for term in terms}
         if len(filled) < sizes[dim]:
             zeros = self.edit.put(place, like, ZEROS, terms[0].gradient)
             filled = {i: filled.get(i, zeros) for i in range(sizes[dim])}
         values = [filled[i] for i in range(sizes[dim])]
         return self.edit.put(place, like, STACK, values, dim, alone=True)
+
+    def beside(
+        self, place: int, terms: Sequence[_Term], sizes: Sequence[int], dim: int
+    ) -> TensorProxy:
+        """The gradients of ``terms`` along ``dim``, with zeros between those that are apart."""
+        like, parts, end = terms[0].call, [], 0
+
+        def fill(until: int) -> None:
+            if end < until:
+                shape = [*sizes[:dim], until - end, *sizes[dim + 1 :]]
+                parts.append(self.edit.put(place, like, NEW_ZEROS, terms[0].gradient, shape))
+
+        for term in terms:
+            fill(term.index.start)
+            parts.append(term.gradient)
+            end = term.index.stop
+        fill(sizes[dim])
+        return self.edit.put(place, like, CAT, parts, dim, alone=True)
