@@ -419,12 +419,13 @@ def test_gradients_of_places(fusing: Any, places: str, dim: int) -> None:
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
-@pytest.mark.parametrize("case", ["all", "gaps", "overlapping", "ends", "every other", "three"])
+@pytest.mark.parametrize("case", ["all", "gaps", "overlap", "wide", "ends", "every other", "three"])
 def test_gradients_of_slices(fusing: Any, case: str, dim: int) -> None:
     chosen, left = {
         "all": ([slice(2 * i, 2 * i + 2) for i in range(STEPS)], 0),
         "gaps": ([slice(2 * i, 2 * i + 2) for i in (4, 0, 2, 5)], 0),
-        "overlapping": ([slice(i, i + 2) for i in range(2 * STEPS - 1)], 0),
+        "overlap": ([slice(i, i + 2) for i in range(2 * STEPS - 1)], 0),
+        "wide": ([slice(i, i + 5) for i in range(STEPS)], STEPS),
         "ends": ([slice(-2, None), slice(None, 2), slice(3, 5), slice(-4, -2), slice(5, 5)], 1),
         "every other": ([slice(i, i + 4, 2) for i in range(5)], 5),
         "three": ([slice(2 * i, 2 * i + 2) for i in range(3)], 3),

@@ -27,6 +27,9 @@ PLACE, ROWS = "aten.select_backward.default", "aten.embedding_dense_backward.def
 SLICE = "aten.slice_backward.default"
 STACK, ZEROS, NEW_ZEROS = "aten.stack.default", "aten.zeros_like.default", "aten.new_zeros.default"
 
+MOST_APART = 4
+"""Number of tensors of gradients of slices at most: each is as large as what the slices are of."""
+
 NUMBER_OF_ARGUMENTS = {PLACE: 4, ROWS: 5, SLICE: 6}
 
 
@@ -91,7 +94,7 @@ def _slice(p: Proxy, call: BoundSymbol, gradient: TensorProxy, args: Sequence[An
 
 
 def _apart(terms: Sequence[_Term]) -> list[list[_Term]]:
-    """``terms`` in groups whose slices do not overlap, in order."""
+    """``terms`` in groups whose slices do not overlap, in order; none if these are too many."""
     groups: list[list[_Term]] = []
     for term in sorted(terms, key=lambda term: term.index.start):
         free = (g for g in groups if g[-1].index.stop <= term.index.start)
@@ -99,7 +102,7 @@ def _apart(terms: Sequence[_Term]) -> list[list[_Term]]:
         if group is None:
             groups.append(group := [])
         group.append(term)
-    return groups
+    return groups if len(groups) <= MOST_APART else []
 
 
 @dataclass(frozen=True)
