@@ -69,7 +69,10 @@ def measured(case, jit, ignore=()) -> str:
     finally:
         torch._dynamo.reset()
         torch.set_grad_enabled(True)
-    return "equal" if report.ok else min(map(words, report.differences), key=severity)
+    if report.ok:
+        return "equal"
+    print(report)
+    return min(map(words, report.differences), key=severity)
 
 
 def severity(text: str) -> bool:
