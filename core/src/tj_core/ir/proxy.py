@@ -149,10 +149,8 @@ def _meta(kind: Any) -> Callable[[Any], Any]:
 
 
 @functools.cache
-def _slots(kind: Any) -> list[tuple[str, Callable[[Any], Any], Callable[[Any, Any], None]]]:
-    """Each field of a proxy's class, with the functions that read and write it."""
-    slots = [(f.name, getattr(kind, f.name)) for f in fields(kind)]
-    return [(name, slot.__get__, slot.__set__) for name, slot in slots]
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +166,13 @@ class Proxy:
         :raises TypeError: if a name in ``changes`` is no field.
         """
         # Not `dataclasses.replace`, which takes twice as long: passes do this for every value.
-        made = object.__new__(type(self))
-        for name, read, write in _slots(type(self)):  # type: ignore[arg-type]  # see `same_meta`
-            write(made, changes.pop(name) if name in changes else read(self))
+        kind: Any = type(self)
+        made: P = object.__new__(kind)
+        for name in _names(kind):
+            value = changes.pop(name) if name in changes else getattr(self, name)
+            object.__setattr__(made, name, value)  # it is frozen
         if changes:
-            raise TypeError(f"{type(self).__name__} has no field {min(changes)!r}")
+            raise TypeError(f"{kind.__name__} has no field {min(changes)!r}")
         return made
 
     def same_meta(self, other: Proxy) -> bool:

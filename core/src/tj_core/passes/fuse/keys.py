@@ -8,14 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tj_core.ir.proxy import (
-    Device,
-    Dim,
-    DType,
-    NumberProxy,
-    Proxy,
-    TensorProxy,
-)
+from tj_core.ir.proxy import Device, Dim, DType, NumberProxy, Proxy, TensorProxy
 from tj_core.ir.sizes import size_symbols
 from tj_core.ir.symbol import Constant
 from tj_core.ir.tree import map_tree
@@ -63,10 +56,6 @@ def _plain_text(device: Device, dtype: DType, layout: str, flags: tuple[str, ...
     return meta_text(TensorProxy("", dtype=dtype, device=device, layout=layout, flags=flags))
 
 
-def _sizeless(p: TensorProxy) -> TensorProxy:
-    return p.replace(requires_grad=False, shape=(), strides=())
-
-
 class _Words:
     """Values, constants and metadata as text; values without an entry in ``names`` are unnamed."""
 
@@ -88,8 +77,10 @@ class _Words:
     def meta(self, p: Proxy) -> str:
         """The metadata that a kernel depends on, without ``requires_grad``."""
         if isinstance(p, TensorProxy):
-            plain = (p.device, p.dtype, p.layout, p.flags)
-            kind = _plain_text(*plain) if p.subclass is None else meta_text(_sizeless(p))
+            if p.subclass is None:
+                kind = _plain_text(p.device, p.dtype, p.layout, p.flags)
+            else:  # not remembered, since that would keep the user's objects in it
+                kind = meta_text(p.replace(requires_grad=False, shape=(), strides=()))
             return f"{kind} {self.dims(p.shape)} {self.dims(p.strides)}"
         if isinstance(p, NumberProxy):
             return f"{p.kind} {self.size(p.expr)}"
