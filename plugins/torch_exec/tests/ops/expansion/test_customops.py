@@ -283,3 +283,21 @@ def test_a_gradient_keeps_an_attribute_called_name() -> None:
     x = X.clone().requires_grad_()
     tj.jit(lambda x: operator(x, "four") * 2)(x).sum().backward()
     assert_equal(x.grad, torch.full_like(X, 8))
+
+
+def test_a_number_that_becomes_a_symbol() -> None:
+    """As a place in a cache does, which the operator writes."""
+
+    @torch.library.custom_op("tj_tests::placed", mutates_args=("cache",))
+    def placed(cache: torch.Tensor, place: int) -> None:
+        cache[place] = 1
+
+    def program(cache: torch.Tensor, place: int) -> torch.Tensor:
+        placed(cache, place)
+        return cache * 2
+
+    jitted = tj.jit(program)
+    for place in (0, 1, 2):
+        mine, theirs = torch.zeros(4, 3), torch.zeros(4, 3)
+        assert_equal(jitted(mine, place), program(theirs, place))
+        assert_equal(mine, theirs)
