@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-import torch
-
 from tj_torch.ops.fakes.arguments import settled
 from tj_torch.ops.fakes.devices import on_their_devices
 from tj_torch.ops.fakes.dtypes import in_their_types
+from tj_torch.ops.fakes.kernels import CORRECTED, in_place_of_python
 from tj_torch.ops.fakes.strides import corrected, may_differ
 from tj_torch.torch_private import ops as private
 
@@ -53,56 +52,18 @@ def corrected_fake_kernels() -> Iterator[None]:
     from tj_torch.torch_private.shapes import FakeTensorMode
 
     dispatch = mock.patch.object(FakeTensorMode, "dispatch", _corrected(FakeTensorMode.dispatch))
-    with dispatch, _dropouts({}):
+    with dispatch, in_place_of_python({"dropout.default": None}):
         yield
 
 
 @contextlib.contextmanager
 def decompositions(enabled: bool) -> Iterator[None]:
-    """Use PyTorch's decompositions in Python inside, if ``enabled``, but with kernels' results.
-
-    That of dropout copies the input when nothing is dropped; kernels return the input itself.
-    """
+    """Use PyTorch's decompositions in Python inside, if ``enabled``, but with kernels' results."""
     if not enabled:
         yield
         return
-    known = _dropout_kernels()
-    with private.python_dispatcher(True), _dropouts({k: _dropping(f) for k, f in known.items()}):
+    with private.python_dispatcher(True), in_place_of_python(CORRECTED):
         yield
-
-
-def _dropping(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    def dropout(x: Any, p: float, train: bool | None) -> Any:
-        return decomposition(x, p, train) if train and p != 0 else x
-
-    return dropout
-
-
-def _dropout_kernels() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of dropout, by dispatch key."""
-    from tj_torch.torch_private.eager import DispatchKey
-
-    known = torch.ops.aten.dropout.default.py_kernels
-    keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
-    return {key: known[key] for key in keys if key in known}
-
-
-@contextlib.contextmanager
-def _dropouts(kernels: dict[Any, Callable[..., Any]]) -> Iterator[None]:
-    """Put ``kernels`` in the place of PyTorch's decompositions of dropout."""
-    operator, kept = torch.ops.aten.dropout.default, _dropout_kernels()
-
-    def put(old: dict[Any, Callable[..., Any]], new: dict[Any, Callable[..., Any]]) -> None:
-        for key in old:
-            del operator.py_kernels[key]
-        operator.py_kernels.update(new)
-        operator._dispatch_cache.clear()
-
-    put(kept, kernels)
-    try:
-        yield
-    finally:
-        put(kernels, kept)
 
 
 def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:

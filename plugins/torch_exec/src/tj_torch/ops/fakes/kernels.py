@@ -1,0 +1,127 @@
+"""Decompositions in Python that PyTorch runs in the place of its kernels, corrected.
+
+With Python's dispatcher on, which composite operators need for symbolic sizes, some operators with
+kernels are decomposed, too. The results are other ones: linear interpolation takes ``a + t (b -
+a)``, which is NaN between infinities, and in float32 where the kernel for bytes computes in int16;
+the margin loss counts labels behind the -1 that ends them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["CORRECTED", "in_place_of_python"]
+
+Kernel = Callable[..., Any]
+
+
+def _dropping(decomposition: Kernel) -> Kernel:
+    """Make PyTorch's decomposition do as kernels where nothing is dropped, and where all is.
+
+    Kernels return the input itself, and zeros without a random number; it returns a copy, and draws
+    numbers.
+    """
+
+    def dropout(x: Any, p: float, train: bool | None) -> Any:
+        if not train or p == 0:
+            return x
+        if p == 1:
+            return x * torch.zeros((), dtype=x.dtype, device=x.device)
+        return decomposition(x, p, train)
+
+    return dropout
+
+
+def _sized(operator: str, aligns: bool) -> Callable[[Kernel], Kernel]:
+    """Make an interpolation compute its size, and call the kernel ``operator``."""
+
+    def corrected(decomposition: Kernel) -> Kernel:
+        def of_corners(x: Any, size: Any, corners: bool, factors: Any) -> Any:
+            return interpolated(x, size, factors, corners)
+
+        def interpolated(x: Any, size: Any, factors: Any, *more: Any) -> Any:
+            if (size is None) == (factors is None):
+                return decomposition(x, size, *more, factors)  # which raises
+            if size is None:
+                size = [torch.sym_int(n * f) for n, f in zip(x.shape[2:], factors, strict=True)]
+            scales = [None] * len(size) if factors is None else factors
+            return getattr(torch.ops.aten, operator).default(x, size, *more, *scales)
+
+        return of_corners if aligns else interpolated
+
+    return corrected
+
+
+CORRECTED: Mapping[str, Callable[[Kernel], Kernel] | None] = {
+    "dropout.default": _dropping,
+    **dict.fromkeys((
+        "hardshrink.default", "softshrink.default", "multi_margin_loss.default",
+        "multilabel_margin_loss_forward.default",
+        "upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default",
+        "_upsample_nearest_exact1d.default", "_upsample_nearest_exact2d.default",
+        "_upsample_nearest_exact3d.default", "upsample_bilinear2d.default",
+        "upsample_bicubic2d.default",
+    )),
+    **{
+        f"{name}.vec": _sized(name, aligns)
+        for aligns, names in {
+            False: (
+                "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+                "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+                "_upsample_nearest_exact3d",
+            ),
+            True: (
+                "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
+                "upsample_bicubic2d",
+            ),
+        }.items()
+        for name in names
+    },
+}  # fmt: skip
+"""Changes of decompositions, by operator; None: the operator's own kernel, without one."""
+
+
+@contextlib.contextmanager
+def in_place_of_python(
+    changes: Mapping[str, Callable[[Kernel], Kernel] | None],
+) -> Iterator[None]:
+    """Change PyTorch's decompositions in Python inside, as `CORRECTED` has it."""
+    kept = []
+    for name, change in changes.items():
+        operator = _operator(name)
+        if operator is None:
+            continue
+        known = _decompositions(operator)
+        kept.append((operator, known))
+        made = {} if change is None else {key: change(kernel) for key, kernel in known.items()}
+        _put(operator, known, made)
+    try:
+        yield
+    finally:
+        for operator, known in reversed(kept):
+            _put(operator, _decompositions(operator), known)
+
+
+def _operator(name: str) -> Any:
+    """The overload ``name`` of ATen; None where this PyTorch has none."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
+
+
+def _decompositions(operator: Any) -> dict[Any, Kernel]:
+    """Decompositions of ``operator`` in Python, by dispatch key."""
+    from tj_torch.torch_private.eager import DispatchKey
+
+    keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+    return {key: operator.py_kernels[key] for key in keys if key in operator.py_kernels}
+
+
+def _put(operator: Any, old: Mapping[Any, Kernel], new: Mapping[Any, Kernel]) -> None:
+    for key in old:
+        del operator.py_kernels[key]
+    operator.py_kernels.update(new)
+    operator._dispatch_cache.clear()
