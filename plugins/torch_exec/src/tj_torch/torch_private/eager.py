@@ -154,6 +154,9 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "Function._backward_cls": ("call a node by hand", GRADIENTS),
         "Variable._execution_engine": ("take gradients that no mode sees", GRADIENTS),
     },
+    "torch.distributions": {
+        "Distribution._validate_args": ("keep the checks of distributions", THREADS),
+    },
     "torch.autograd.forward_ad": {"_current_level": ("see that forward-mode AD is on", MODES)},
     "torch.autograd.function": {
         "BackwardCFunction": ("know the node of a user's Function", OPERATORS),

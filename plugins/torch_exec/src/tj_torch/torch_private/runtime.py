@@ -99,6 +99,7 @@ __all__ = [
     "dispatch_mode",
     "dispatch_mode_stack",
     "dispatch_modes",
+    "distributions_as_checked",
     "engine_gradients",
     "enter_autocast",
     "enter_inference_mode",
@@ -268,3 +269,17 @@ def allow_saved_tensors_hooks(message: str | None) -> None:
         _saved_tensors_hooks_enable()
     else:
         _saved_tensors_hooks_disable(message)
+
+
+@contextlib.contextmanager
+def distributions_as_checked() -> Iterator[None]:
+    """Keep the setting with which distributions check their arguments.
+
+    Dynamo's first hook switches it off for the whole process, eager calls too (`TorchPatcher.patch`
+    in torch/_dynamo/eval_frame.py, up to 2.15).
+    """
+    checked = torch.distributions.Distribution._validate_args
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(checked)

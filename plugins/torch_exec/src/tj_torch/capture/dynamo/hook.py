@@ -19,7 +19,7 @@ from tj_torch.capture.dynamo.reference_cycles import let_go
 from tj_torch.ops.fakes.handler_state import untouched
 from tj_torch.runtime.modes import function_mode_is_on
 from tj_torch.runtime.thread_state import kept
-from tj_torch.torch_private.runtime import below_functionalization
+from tj_torch.torch_private.runtime import below_functionalization, distributions_as_checked
 from tj_torch.torch_private.texts import LOGGERS
 
 __all__ = ["hooked"]
@@ -42,7 +42,8 @@ def hooked(
     """
     from tj_torch.torch_private.dynamo import dynamo, exc
 
-    context: Any = dynamo.optimize(backend, nopython=fullgraph, dynamic=dynamic)
+    with distributions_as_checked():
+        context: Any = dynamo.optimize(backend, nopython=fullgraph, dynamic=dynamic)
     patient = _Patient(getattr(context, "callback", None))  # None: TORCHDYNAMO_DISABLE is set
     context.callback = patient
     compiled = context(fn)
