@@ -297,3 +297,33 @@ def test_reductions_of_bools(fusing: Any, size: int) -> None:
     a = torch.arange(3 * size).view(3, size) % 5 > 0
     whole = torch.arange(-size, 2 * size).view(3, size)
     assert same(fusing, program, ~a, a, whole, whole.int(), whole.float(), whole.to(torch.uint8))
+
+
+MULTIPLES = {
+    "of a product": lambda m, a, b: torch.add(m, a @ b, alpha=0.5),
+    "beside a product": lambda m, a, b: torch.add(a @ b, m * 2, alpha=-3),
+    "less a product": lambda m, a, b: torch.sub(m, a @ b, alpha=2),
+    "of products": lambda m, a, b: torch.add(
+        a.expand(2, 8, 8) @ b, m.expand(2, 8, 8) @ a, alpha=0.1
+    ),
+    "in place": lambda m, a, b: m.mul(0.9).add_(a @ b, alpha=0.1),
+    "of a number": lambda m, a, b: torch.add(a @ b, 3, alpha=2),
+    "of one type": lambda m, a, b: torch.add(m.int(), a.int(), alpha=3) * 2,
+    "of two types": lambda m, a, b: torch.add(m, a.int(), alpha=3) * 2,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", MULTIPLES)
+def test_multiples(fusing: Any, name: str, dtype: torch.dtype) -> None:
+    """Inductor loses the factor where it makes an `addmm` of the sum."""
+    program = MULTIPLES[name]
+    given = [torch.randn(8, 8, dtype=dtype, requires_grad=True) for _ in range(3)]
+    found, expected = fusing(program, {"minimum": 1})(*given), program(*given)
+    torch.testing.assert_close(found, expected)
+    if expected.requires_grad:
+        got, wanted = (
+            torch.autograd.grad(y.sum(), given, allow_unused=True) for y in (found, expected)
+        )
+        torch.testing.assert_close(got, wanted)

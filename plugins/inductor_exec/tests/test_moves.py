@@ -74,3 +74,49 @@ def test_nearest(sizes: tuple[int, ...], options: dict[str, Any], last: bool, fu
         found, expected = fusing(f)(x), f(x)
         assert torch.equal(found, expected)
         assert found.stride() == expected.stride()
+
+
+BEFORE = {
+    "places": lambda x, i, v: x.index_put((torch.arange(2)[:, None], i), v),
+    "scatter": lambda x, i, v: x.scatter(1, i.expand(2, 3), v),
+    "sums at places": lambda x, i, v: x.scatter_add(1, i.expand(2, 3), v),
+    "index_add": lambda x, i, v: x.index_add(1, i, v),
+    "index_copy": lambda x, i, v: x.index_copy(1, i, v),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BEFORE)
+def test_a_mask_after_places(name: str, fusing: Any) -> None:
+    """Inductor writes to places of a tensor after the mask that takes its memory."""
+
+    def program(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        x = BEFORE[name](x, i, v)
+        x[x > 1] = -9.0
+        x[:, 0][x[:, 0] < -1] += 1.0
+        x[x.sum(1) > 2] = 0.5
+        return x * 2
+
+    x, v = torch.randn(2, 30, requires_grad=True), (torch.randn(2, 3) * 5).requires_grad_()
+    i = torch.tensor([3, 7, 9])
+    found, expected = fusing(program)(x, i, v), program(x, i, v)
+    torch.testing.assert_close(found, expected)
+    got, wanted = (torch.autograd.grad(y.sum(), (x, v)) for y in (found, expected))
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.slow
+def test_masks_and_values_of_one_element(fusing: Any) -> None:
+    def program(x: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:
+        mask = x > 0
+        places = [mask], [x[:, 0] > 0]
+        return [
+            torch.index_put(x + 1, place, v, accumulate)
+            for place in places
+            for v in (value, value[0])
+            for accumulate in (False, True)
+        ]
+
+    x, value = torch.randn(8, 5), torch.tensor([2.0])
+    for found, expected in zip(fusing(program)(x, value), program(x, value), strict=True):
+        torch.testing.assert_close(found, expected)

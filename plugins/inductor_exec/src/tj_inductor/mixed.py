@@ -18,6 +18,7 @@ __all__ = [
     "ENDS",
     "FACTORS",
     "IN_PARTS",
+    "MULTIPLES",
     "OF_SMALL",
     "PROMOTED",
     "WITH_HALVES",
@@ -97,6 +98,29 @@ def with_half(operator: Any) -> Formula:
             return NotImplemented
         rest = zip(more, numbers[len(args) :], strict=True)
         return operator(*numbers[: len(args)], **dict(rest))
+
+    return changed
+
+
+def with_factor(operator: Any, plain: Any) -> Formula:
+    """Let ``operator(x, y, alpha=)`` be ``plain(x, y * alpha)``, rounded once.
+
+    Inductor makes an `addmm` of the sum of a product and a matrix, and loses ``alpha`` (a pattern
+    in torch/_inductor/fx_passes/post_grad.py, up to 2.15).
+    """
+    rounded = with_half(operator)
+
+    def changed(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+        made = rounded(x, y, alpha=alpha)
+        if made is not NotImplemented or (isinstance(alpha, int | float) and alpha == 1):
+            return made
+        common = torch.result_type(x, y)
+        wide = torch.float32 if common in HALVES else common
+        first, second = (
+            v.to(wide) if isinstance(v, torch.Tensor) else torch.scalar_tensor(v, dtype=wide)
+            for v in (x, y)
+        )
+        return plain(first, second * alpha).to(common)
 
     return changed
 
@@ -286,12 +310,18 @@ PROMOTED = (
 WITH_HALVES: dict[Any, Formula] = BY_NUMBERS | {
     operator: with_half(operator)
     for operator in (
-        aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar,
+        aten.add.Scalar, aten.sub.Scalar, aten.rsub.Scalar,
         aten.fmod.Scalar, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self,
         aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar,
     )
 }  # fmt: skip
 """Operators of a half and a number, which kernels round to the half or, as a factor, do not."""
+
+MULTIPLES: dict[Any, Formula] = {
+    aten.add.Tensor: with_factor(aten.add.Tensor, aten.add.Tensor),
+    aten.sub.Tensor: with_factor(aten.sub.Tensor, aten.sub.Tensor),
+}
+"""Sums and differences with a factor."""
 
 IN_PARTS = (aten.lerp.Scalar, aten.lerp.Tensor, aten.round.decimals)
 """Operators whose formulas round halves in between."""

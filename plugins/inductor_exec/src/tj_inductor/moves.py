@@ -1,4 +1,4 @@
-"""Decompositions that move elements in runs, where Inductor's compute an index for each element.
+"""Decompositions that move elements in runs or by a mask, where Inductor's are slow or wrong.
 
 Inductor writes `roll` as an index with a remainder, which it checks for each element, and
 `upsample_nearest` as a product of floats that is truncated: one element at a time, in up to four
@@ -60,7 +60,29 @@ def nearest(x: torch.Tensor, output_size: Sequence[Any], *scales: float | None) 
     return x.view(shape).expand(wide).reshape([*x.shape[:2], *output_size])
 
 
+def masked(
+    x: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> Any:
+    """``x[mask] = value``, by `where`; other indices: ``NotImplemented``.
+
+    Inductor gives the memory of ``x`` to the result, though a scatter before it still writes to
+    what it had (`index_put_as_masked_fill` in torch/_inductor/lowering.py, up to 2.15): the scatter
+    came after the mask.
+    """
+    mask = indices[0]
+    one = all(isinstance(n, int) and n == 1 for n in values.shape)
+    if len(indices) != 1 or mask is None or mask.dtype != torch.bool or not one:
+        return NotImplemented
+    mask = mask.reshape([*mask.shape, *(1 for _ in range(x.dim() - mask.dim()))])
+    value = values.reshape(()).to(x.device)
+    return torch.where(mask, x + value if accumulate else value, x)
+
+
 MOVES: dict[Any, Formula] = {
+    aten.index_put.default: masked,
     aten.roll.default: roll,
     aten.upsample_nearest1d.default: nearest,
     aten.upsample_nearest2d.default: nearest,

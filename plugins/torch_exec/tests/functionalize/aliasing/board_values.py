@@ -259,6 +259,19 @@ def product_with_itself_in_place(x):
     return y.mul_(y)
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(3, 3), new(3, 4), new(4, 3)),))
+def multiple_of_a_product(x, a, b):
+    return torch.add(x, a @ b, alpha=0.5)
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 9), torch.tensor([1, 4])),))
+def places_before_a_mask(x, places):
+    x = x.clone()
+    x[:, places] = 5.0
+    x[x > 1] = 1.0
+    return x
+
+
 wrap_body_0 = 3.0
 
 
