@@ -50,10 +50,10 @@ ROOMS = {
         "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
-        "options", "arithmetic", "mixed", "sums", "moves", "activations", "formulas", "texts",
-        "thrown", "elementary", "loads", "constants", "loops", "adapter", "kernels", "trials",
-        "joined", "operators", "decompositions", "graph", "lowering", "variants", "compiler",
-        "packaging", "executor", "probes", "doctor", "plugin",
+        "options", "arithmetic", "mixed", "sums", "moves", "activations", "norms", "formulas",
+        "texts", "thrown", "elementary", "loads", "constants", "loops", "adapter", "kernels",
+        "trials", "joined", "operators", "alone", "decompositions", "graph", "lowering",
+        "variants", "compiler", "packaging", "executor", "probes", "doctor", "plugin",
     ),
     "tj_onednn": (
         "options", "availability", "timing", "store", "names", "adapter", "kernels", "packing",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tj_inductor.elementary import with_fast_exp, with_fast_tanh
+from tj_inductor.elementary import with_fast_erf, with_fast_exp, with_fast_tanh
 from torch._inductor import config
 
 BITS = torch.arange(0, 0x7F80_0000, 19973, dtype=torch.int32)
@@ -29,7 +29,7 @@ ENDS = [
     1e-45,
 ]
 
-LARGEST = {"exp": 1.3e-7, "sigmoid": 2e-7, "tanh": 4e-7, "expm1": 1.3e-7}
+LARGEST = {"exp": 1.3e-7, "sigmoid": 2e-7, "tanh": 4e-7, "erf": 4e-7, "expm1": 1.3e-7}
 """Largest relative errors."""
 
 
@@ -89,6 +89,8 @@ def test_what_is_replaced() -> None:
     both = with_fast_exp(with_fast_tanh(KERNEL % text))
     assert "tmp2 = tanh_of(tmp1); auto tmp4 = exp_of(tmp3.neg());" in both
     assert both.count("using Floats") == 1
+    erf = with_fast_erf(KERNEL % "auto tmp4 = tmp3.erf(); auto tmp5 = std::erf(tmp0);")
+    assert "tmp4 = erf_of(tmp3); auto tmp5 = std::erf(tmp0);" in erf
     one = with_fast_exp(KERNEL % "auto tmp4 = tmp3.exp() - decltype(tmp3)(1);")
     assert "tmp4 = tmp3.expm1();" in one
     assert "exp_of" not in one

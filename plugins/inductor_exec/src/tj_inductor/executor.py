@@ -21,6 +21,7 @@ from tj_core.extend import (
 
 from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.names import IN_PLACE
+from tj_inductor.alone import pays_alone
 from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
 from tj_inductor.operators import can_fuse, convolves, is_kernel
@@ -33,11 +34,13 @@ __all__ = ["inductor_executor"]
 
 
 def is_worth_it(calls: Sequence[BoundSymbol]) -> bool | Decline:
-    """Decide if a region of ``calls`` fuses anything.
+    """Decide if a region of ``calls`` fuses anything, or is one call that is faster in a region.
 
     Products and convolutions are kernels of their own, which eager calls with less overhead.
     """
-    if not any(is_kernel(call) and not makes_views(call) for call in calls):
+    if len(calls) == 1 and not pays_alone(calls[0]):
+        return Decline("it is one call, which PyTorch's kernel runs as fast")
+    if len(calls) > 1 and not any(is_kernel(call) and not makes_views(call) for call in calls):
         return Decline("each of its calls is a kernel of its own")
     return sizes_are_bound(calls)
 
@@ -57,7 +60,7 @@ def inductor_executor(options: Options) -> Executor:
         compiler.compile,
         kernel=is_kernel,
         check=sizes_are_bound if options.minimum == 1 else is_worth_it,
-        minimum=options.minimum,
+        minimum=1 if options.minimum == 2 else options.minimum,
         hosts=True,
         together=compiler.together,
         whole=convolves,

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from tj_inductor.activations import ACTIVATIONS, MEAN
-from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, HALVES, SIGNS, Formula, widened
+from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, SIGNS, Formula, widened
 from tj_inductor.mixed import (
     AT_PLACES,
     CONVERSIONS,
     ENDS,
     FACTORS,
     IN_PARTS,
+    MULTIPLES,
     OF_SMALL,
     PROMOTED,
     WITH_HALVES,
@@ -29,6 +30,7 @@ from tj_inductor.mixed import (
     in_float,
 )
 from tj_inductor.moves import MOVES
+from tj_inductor.norms import group_norm_backward
 from tj_inductor.sums import SUMS, sum_of_rows
 
 __all__ = ["NEEDED", "REPLACED", "existing", "formulas"]
@@ -166,29 +168,7 @@ def _by_log1p(x: torch.Tensor, formula: Formula) -> Any:
     return formula(wide).to(x.dtype)
 
 
-def erf(x: torch.Tensor) -> Any:
-    """Error function of float32 values, by its series near 0.
-
-    Inductor's vector code is exact to some digits after the point there, and so has few correct
-    digits of a small value. PyTorch's kernels call a library.
-    """
-    if x.dtype not in (torch.float32, *HALVES) or x.device.type != "cpu" or _plain_erf.get():
-        return NotImplemented
-    wide = x.float()
-    square = wide * wide
-    series = square * SERIES[-1]
-    for coefficient in SERIES[-2:0:-1]:
-        series = (series + coefficient) * square
-    with _set(_plain_erf):
-        found = torch.erf(wide)
-    return torch.where(wide.abs() < 0.5, (series + SERIES[0]) * wide, found).to(x.dtype)
-
-
-SERIES = [2 / math.sqrt(math.pi) * (-1) ** n / math.factorial(n) / (2 * n + 1) for n in range(7)]
-"""Taylor's coefficients of the error function, which is odd."""
-
 # Set in a block of one thread: Inductor calls formulas without a place for an argument.
-_plain_erf: ContextVar[bool] = ContextVar("plain_erf", default=False)
 _plain_mean: ContextVar[bool] = ContextVar("plain_mean", default=False)
 _kept_factors: ContextVar[bool] = ContextVar("kept_factors", default=False)
 
@@ -214,9 +194,6 @@ def setting(variable: ContextVar[bool]) -> Callable[[Formula], Formula]:
 
     return change
 
-
-with_plain_erf = setting(_plain_erf)
-"""Leave `erf` in a formula to Inductor: it is added to 1, which loses small values anyway."""
 
 with_plain_mean = setting(_plain_mean)
 """Leave means of infinities infinite in a formula, as those of eager's batch norms are."""
@@ -360,7 +337,6 @@ def existing(*names: str) -> tuple[Any, ...]:
 ELEMENTARY: dict[Any, Formula] = {
     aten.acosh.default: acosh,
     aten.atanh.default: atanh,
-    aten.erf.default: erf,
 }
 FACTORS_OF_NORMS = (aten.rsqrt.default, aten.reciprocal.default)
 """Operators whose results are the factors of a batch norm."""
@@ -385,7 +361,6 @@ WITHOUT_MEMORY = existing("_efficientzerotensor.default")
 COPIES = existing("_to_copy.default")
 """Operators that copy to another data type."""
 
-GELU = (aten.gelu.default, aten.gelu_backward.default)
 NO_NEGATIVE_INDEX = (
     aten.index_add.default,
     aten.index_copy.default,
@@ -405,7 +380,7 @@ FROM_THE_END = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 
 
 NEEDED = (
-    aten.addmm.default, *BATCH_NORMS, *NORMS, *GELU, *NO_NEGATIVE_INDEX, *FROM_THE_END
+    aten.addmm.default, *BATCH_NORMS, *NORMS, *NO_NEGATIVE_INDEX, *FROM_THE_END
 )  # fmt: skip
 """The operators whose formulas are made of Inductor's."""
 
@@ -427,6 +402,7 @@ REPLACED = frozenset(
         *SUMS,
         *MOVES,
         *OF_SMALL,
+        *MULTIPLES,
         *AT_PLACES,
         *ELEMENTARY,
         *ACTIVATIONS,
@@ -453,6 +429,7 @@ def formulas(known: Mapping[Any, Formula], keep: Formula | None = None) -> dict[
         | SUMS
         | MOVES
         | OF_SMALL
+        | MULTIPLES
         | AT_PLACES
         | WITH_HALVES
         | ELEMENTARY
@@ -466,11 +443,11 @@ def formulas(known: Mapping[Any, Formula], keep: Formula | None = None) -> dict[
     ours |= {op: of_bytes(op) for op in SAY_WHETHER}
     theirs: dict[Any, Callable[[Formula], Formula]] = {
         aten.addmm.default: without_zero_factors,
-        **dict.fromkeys(GELU, with_plain_erf),
         **dict.fromkeys(PROMOTED, in_common_type),
         **dict.fromkeys(IN_PARTS, in_float),
         **dict.fromkeys(BATCH_NORMS, batch_norm),
         **dict.fromkeys(NORMS, norm),
+        aten.native_group_norm_backward.default: _group_norm_backward,
         **dict.fromkeys(NO_NEGATIVE_INDEX, _refusing_negative),
         **dict.fromkeys(FROM_THE_END, _taking_negative),
     }
@@ -482,6 +459,10 @@ def formulas(known: Mapping[Any, Formula], keep: Formula | None = None) -> dict[
         **{op: else_known(formula, known.get(op)) for op, formula in ours.items()},
         **{op: change(known[op]) for op, change in theirs.items() if op in known},
     }
+
+
+def _group_norm_backward(formula: Formula) -> Formula:
+    return norm(else_known(group_norm_backward, formula))
 
 
 def _refusing_negative(formula: Formula) -> Formula:

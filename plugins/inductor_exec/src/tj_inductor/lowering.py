@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,10 @@ def lowered(
         run, taken = relaid(region, run), region.actual_inputs
     mode = FakeTensorMode() if symbols is None else symbols.mode
     # The caller's autocast is not the region's: its calls run without, after casts of their own.
-    with surroundings(False, Context()), settings(options):
+    # Inductor's lowerings use what PyTorch deprecates, and the program's filters may make errors of
+    # warnings.
+    with surroundings(False, Context()), settings(options), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         with mode:
             inputs = example_inputs(taken, symbols)
         if symbols is not None:

@@ -30,7 +30,7 @@ from tj_inductor.loops import is_in_loops
 from tj_inductor.mixed import WITH_HALVES
 from tj_inductor.trials import FILLING, refusal
 
-__all__ = ["can_fuse", "convolves", "is_kernel", "needs"]
+__all__ = ["can_fuse", "convolves", "is_kernel", "needs", "operator_of"]
 
 DEVICES = frozenset({"cpu", "cuda"})
 
@@ -60,7 +60,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         return Decline("fuses ATen operators")
     if ALONE in call.tags:
         return Decline("joined products read it, and PyTorch's kernel makes it")
-    operator = _operator(call.symbol)
+    operator = operator_of(call.symbol)
     if operator is None:
         return Decline("PyTorch has no such operator")
     name = call.symbol.path.partition(".")[0]
@@ -185,6 +185,15 @@ def _is_truth(call: BoundSymbol) -> str | None:
     return "Inductor makes no bool of a number that is a symbol"
 
 
+def _scatters(call: BoundSymbol) -> str | None:
+    """The reason why ``call`` stays a kernel of PyTorch: Inductor's takes up to four times as long.
+
+    It adds each gradient to its place in the layout of rows, and copies the result to
+    channels_last, which it chooses between convolutions, too.
+    """
+    return "PyTorch's kernel is faster"
+
+
 BATCH_NORM = Symbol.parse("aten.native_batch_norm.default")
 BATCH_NORM_BACKWARD = Symbol.parse("aten.native_batch_norm_backward.default")
 
@@ -201,6 +210,7 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "avg_pool3d_backward": _divides_otherwise,
     "_adaptive_avg_pool2d": _symbolic,
     "adaptive_max_pool2d": _symbolic,
+    "max_pool2d_with_indices_backward": _scatters,
     **dict.fromkeys(PARTS, _writes_to_shared_memory),
     **dict.fromkeys(FILLING, _is_truth),
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _is_truth),
@@ -220,7 +230,7 @@ def _lost(call: BoundSymbol) -> str | None:
 def needs(call: BoundSymbol) -> Iterator[str]:
     """The features without which no region takes ``call``."""
     yield REGIONS
-    operator = _operator(call.symbol)
+    operator = operator_of(call.symbol)
     values = (*call.flat_args, *call.flat_outs)
     tensors = [p for p in values if isinstance(p, TensorProxy)]
     halves = any(p.dtype.name in ("bfloat16", "float16") for p in tensors)
@@ -244,7 +254,7 @@ def _has_symbols(p: TensorProxy) -> bool:
 
 def is_kernel(call: BoundSymbol) -> bool:
     """Check that ``call``, which may be in a region, shares a kernel with its neighbours."""
-    operator = _operator(call.symbol)
+    operator = operator_of(call.symbol)
     return operator is not None and (makes_views(call) or is_in_loops(operator))
 
 
@@ -257,7 +267,7 @@ def convolves(calls: Sequence[BoundSymbol]) -> bool:
 
 
 @functools.cache
-def _operator(symbol: Symbol) -> Any:
+def operator_of(symbol: Symbol) -> Any:
     """The operator overload of ``symbol``; None if it is not one."""
     try:
         found = resolve(symbol)

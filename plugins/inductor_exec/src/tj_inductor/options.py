@@ -16,7 +16,8 @@ class Options:
     ``decompose_tanh``: tanh in float32 by a quotient of polynomials, with a relative error below
     4e-7, a third of the tolerance of `torch.testing.assert_close`; without it PyTorch's, which
     takes several times as long. ``one_compile``: one run of the C++ compiler for the kernels of all
-    regions of a program. ``minimum``: calls in the smallest region.
+    regions of a program. ``minimum``: calls in the smallest region; with 2, single calls with a
+    slow kernel in PyTorch are regions, too.
     """
 
     emulate_precision: bool = True

@@ -22,7 +22,7 @@ from tj_inductor.adapter import calls, compiling, libraries
 from tj_inductor.adapter.linking import link_flags
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.vectors import several_kinds, try_few
-from tj_inductor.elementary import with_fast_exp, with_fast_tanh
+from tj_inductor.elementary import with_fast_erf, with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Waiting, collecting
 from tj_inductor.kernels import one_file as text_of_one_file
 from tj_inductor.loads import with_fast_loads
@@ -157,11 +157,12 @@ def elementary() -> None:
     texts: list[str] = []
     x = torch.ones(64)
     with collecting(change=lambda text: _noted(text, texts)):
-        _compiled(lambda x: (x.tanh() * x.exp(),), x)
+        _compiled(lambda x: (x.tanh() * x.exp() * x.erf(),), x)
     assert texts, "no text of a kernel is seen"
     assert with_fast_tanh(texts[0]) != texts[0], "tanh is spelled otherwise"
     vectors = "at::vec::Vectorized<float>" in texts[0]
     assert not vectors or with_fast_exp(texts[0]) != texts[0], "exp is spelled otherwise"
+    assert not vectors or with_fast_erf(texts[0]) != texts[0], "erf is spelled otherwise"
     with collecting(change=lambda text: _noted(text, texts)):
         _compiled(lambda x, mask: ((x > 2) & mask,), x, x > 0)
     fast = with_fast_loads(texts[-1])

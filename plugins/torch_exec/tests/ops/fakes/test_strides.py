@@ -431,3 +431,11 @@ def test_a_batch_norm_of_columns() -> None:
     """Its expansion calls another operator than Python does."""
     norm = torch.nn.BatchNorm1d(5)
     assert_jits(lambda x: norm(x.transpose(1, 2)) * 2, ROWS)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32], ids=str)
+def test_angles(dtype: torch.dtype) -> None:
+    for x in (torch.randn(6, 4, dtype=dtype).t(), torch.randn(2, 3, 4, dtype=dtype).mT):
+        with fake_mode() as mode:
+            found = mode.from_tensor(x).angle().stride()
+        assert found == x.angle().stride()

@@ -114,6 +114,11 @@ def _contiguous(
     return _filled(result.shape, range(result.ndim)[::-1])
 
 
+def _of_angle(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """Contiguous for complex numbers, on the CPU."""
+    return _contiguous(func, args, result) if args[0].is_complex() else tuple(result.stride())
+
+
 def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """The strides of an elementwise function of the first two arguments, on the CPU.
 
@@ -435,6 +440,14 @@ _COMPOSED = {
 }
 """Elementwise operators that may return their argument, or consist of others."""
 
+_TWO = (
+    aten.elu_backward.default, aten.hardsigmoid_backward.default, aten.softplus_backward.default,
+    aten.hardswish_backward.default, aten.hardtanh_backward.default,
+    aten.native_dropout_backward.default, aten.copysign.Tensor, aten.div.Tensor_mode,
+    aten.floor_divide.default, aten.logit_backward.default, aten.special_xlog1py.default,
+    aten.xlogy.Tensor,
+)  # fmt: skip
+
 _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.tril.default: _contiguous,
     aten.triu.default: _contiguous,
@@ -464,31 +477,19 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.rrelu_with_noise_backward.default: _of_noise,
     aten.binary_cross_entropy.default: _of_loss,
     aten.binary_cross_entropy_backward.default: _of_loss,
-    aten.elu_backward.default: _of_two,
-    aten.hardsigmoid_backward.default: _of_two,
-    aten.softplus_backward.default: _of_two,
     aten.huber_loss_backward.default: _contiguous,
-    aten.isin.Tensor_Scalar: _contiguous,
-    aten.isin.Tensor_Tensor: _contiguous,
+    **dict.fromkeys((aten.isin.Tensor_Scalar, aten.isin.Tensor_Tensor), _contiguous),
     aten.mse_loss_backward.default: _contiguous,
     aten.smooth_l1_loss_backward.default: _contiguous,
     aten.native_layer_norm.default: _contiguous,
     aten.normal.Tensor_Tensor: _contiguous,
-    aten.hardswish_backward.default: _of_two,
-    aten.hardtanh_backward.default: _of_two,
-    aten.native_dropout_backward.default: _of_two,
-    aten.copysign.Tensor: _of_two,
-    aten.div.Tensor_mode: _of_two,
-    aten.floor_divide.default: _of_two,
-    aten.logit_backward.default: _of_two,
-    aten.special_xlog1py.default: _of_two,
-    aten.xlogy.Tensor: _of_two,
+    **dict.fromkeys(_TWO, _of_two),
+    aten.angle.default: _of_angle,
     aten.pow.Scalar: _contiguous,
     aten.roll.default: _of_roll,
     aten.unique_dim.default: _of_unique,
     aten.unique_consecutive.default: _of_unique,
-    aten.index_fill.int_Scalar: _of_new,
-    aten.index_fill.int_Tensor: _of_new,
+    **dict.fromkeys((aten.index_fill.int_Scalar, aten.index_fill.int_Tensor), _of_new),
 }
 """As `_FIRST`, for operators whose results may differ in all dimensions."""
 
