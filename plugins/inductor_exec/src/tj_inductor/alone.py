@@ -65,13 +65,12 @@ def pays_alone(call: BoundSymbol) -> bool:
 def _saved(call: BoundSymbol, tensors: Sequence[TensorProxy]) -> float:
     """Nanoseconds that an element of ``call``'s largest tensor takes less than in eager."""
     name = call.symbol.path.partition(".")[0]
-    out = next(p for p in tensors[::-1] if p.name == call.flat_outs[0].name)
     types = [p.dtype.name for p in tensors if p.dtype.kind != "bool"]
     column = WIDTHS.get(types[0]) if types else None
-    if _reads_across(call, name, out, tensors):
-        return ACROSS
     if column is None:
         return 0.0
+    if _reads_across(call, name, tensors):
+        return ACROSS
     if dict(call.kwargs).get("approximate") == "tanh":
         name += ", tanh"
     saved = SAVED.get(name, (0.0, 0.0))[column]
@@ -80,13 +79,12 @@ def _saved(call: BoundSymbol, tensors: Sequence[TensorProxy]) -> float:
     return saved
 
 
-def _reads_across(
-    call: BoundSymbol, name: str, out: TensorProxy, tensors: Sequence[TensorProxy]
-) -> bool:
-    """Check for neighbours in ``out`` that do not stand side by side in an argument."""
+def _reads_across(call: BoundSymbol, name: str, tensors: Sequence[TensorProxy]) -> bool:
+    """Check for neighbours in the result that do not stand side by side in an argument."""
     operator = operator_of(call.symbol)
     if name not in COPIES and (operator is None or torch.Tag.pointwise not in operator.tags):
         return False
+    out = next(p for p in call.flat_outs if isinstance(p, TensorProxy))
     inner = _innermost(out)
     return any(
         p.shape == out.shape and inner is not None and _innermost(p) not in (None, inner)

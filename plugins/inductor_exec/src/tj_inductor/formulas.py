@@ -132,6 +132,12 @@ def var_mean(
     return variance.to(x.dtype), mean.to(x.dtype)
 
 
+def variance(x: torch.Tensor, *args: Any, **more: Any) -> Any:
+    """The first result of `var_mean`."""
+    found = var_mean(x, *args, **more)
+    return found if found is NotImplemented else found[0]
+
+
 def _inverse(number: float) -> float:
     """``1 / number``; infinity for 0, which makes the same of a sum as the division."""
     return 1.0 / number if number else math.inf
@@ -389,6 +395,7 @@ REPLACED = frozenset(
         *WITHOUT_MEMORY,
         aten.nll_loss_backward.default,
         aten.var_mean.correction,
+        aten.var.correction,
         aten.view_copy.default,
         *DIVISIONS,
         *COMPARISONS,
@@ -455,6 +462,7 @@ def formulas(known: Mapping[Any, Formula], keep: Formula | None = None) -> dict[
         **dict.fromkeys(WITHOUT_MEMORY, zeros_in_memory),
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
+        aten.var.correction: variance,
         aten.view_copy.default: copied_view,
         **{op: else_known(formula, known.get(op)) for op, formula in ours.items()},
         **{op: change(known[op]) for op, change in theirs.items() if op in known},

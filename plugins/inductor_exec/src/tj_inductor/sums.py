@@ -34,7 +34,11 @@ LARGE = 256 << 10
 """Number of bytes from which rows are summed in blocks: fewer stay in a cache near the core."""
 
 BLOCKS = (16, 8, 32)
-"""Rows of a block, in order of preference."""
+"""Rows of a block of many bytes, in order of preference."""
+
+MANY = 256
+"""Number of rows from which their sums are taken in blocks, whatever their size: an error grows
+with the terms that are added one after another, and eager's kernels add pairs of sums."""
 
 
 def sum_of_rows(
@@ -49,7 +53,8 @@ def sum_of_rows(
 
     Inductor's kernels take some columns at a time, and go down all rows for each: every line of a
     cache is fetched several times, and rows of a power of two displace one another. A sum over 2048
-    rows of 3072 numbers took 4.6 times as long (AVX2, one thread). Other sums: ``NotImplemented``.
+    rows of 3072 numbers took 4.6 times as long (AVX2, one thread). And they add all rows one after
+    another: a sum of 2112 rows had 17 times eager's error. Other sums: ``NotImplemented``.
     """
     kind = dtype or x.dtype
     fixed = all(isinstance(n, int) for n in x.shape)
@@ -60,10 +65,10 @@ def sum_of_rows(
     strides = x.stride()
     order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
     count = math.prod(x.shape[d] for d in reduced)
-    block = next((n for n in BLOCKS if count % n == 0), None)
     large = x.numel() * x.element_size() >= LARGE and count >= 8 * BLOCKS[0]
+    block = _block(count, large)
     outer = len(reduced) < x.dim() and {*order[: len(reduced)]} == reduced
-    if x.device.type != "cpu" or not large or block is None or not outer:
+    if x.device.type != "cpu" or block is None or not outer:
         return NotImplemented
     rows = x.permute(order)
     if not rows.is_contiguous():
@@ -71,13 +76,49 @@ def sum_of_rows(
     # Eager adds halves in float32, and rounds the sum.
     wide = torch.float32 if kind in HALVES else kind
     kept = [d for d in range(x.dim()) if d not in reduced]
-    blocks = rows.reshape(count // block, block, *rows.shape[len(reduced) :])
-    made = blocks.sum(1, dtype=wide).sum(0).to(kind)
+    made = rows.reshape(count, *rows.shape[len(reduced) :])
+    while block is not None:
+        count //= block
+        made = made.reshape(count, block, *made.shape[1:]).sum(1, dtype=wide)
+        block = _block(count)
+    made = made.sum(0).to(kind)
     inner = order[len(reduced) :]
     made = made.permute([inner.index(d) for d in kept])
     shape = [1 if d in reduced else x.shape[d] for d in range(x.dim())]
     return made.reshape(shape) if keepdim else made
 
 
-SUMS: dict[Any, Formula] = {torch.ops.aten.cumsum.default: cumsum}
-"""The formula of sums along a dimension, by operator."""
+def mean_of_rows(
+    x: torch.Tensor,
+    dim: Sequence[int] | None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    """Means over the outer dimensions in memory, by `sum_of_rows`; others: ``NotImplemented``."""
+    kind = dtype or x.dtype
+    made = sum_of_rows(x, dim, keepdim, dtype=torch.float32 if kind in HALVES else kind)
+    if made is NotImplemented:
+        return made
+    return (made / math.prod(x.shape[d] for d in dim or ())).to(kind)
+
+
+def _block(count: int, large: bool = False) -> int | None:
+    """Rows of a block for sums of ``count`` rows; None for sums without blocks.
+
+    Those nearest to the root, for the shortest chains; of ``large`` tensors, few of `BLOCKS`, which
+    caches hold.
+    """
+    if large and (preferred := next((n for n in BLOCKS if count % n == 0), None)):
+        return preferred
+    fitting = [n for n in range(8, 65) if count % n == 0]
+    if count < MANY or not fitting:
+        return None
+    return min(fitting, key=lambda n: abs(n - math.isqrt(count)))
+
+
+SUMS: dict[Any, Formula] = {
+    torch.ops.aten.cumsum.default: cumsum,
+    torch.ops.aten.mean.dim: mean_of_rows,
+}
+"""The formulas of sums along dimensions, by operator."""
