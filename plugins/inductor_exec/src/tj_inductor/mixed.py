@@ -102,11 +102,11 @@ def with_half(operator: Any) -> Formula:
     return changed
 
 
-def with_factor(operator: Any, plain: Any) -> Formula:
-    """Let ``operator(x, y, alpha=)`` be ``plain(x, y * alpha)``, rounded once.
+def with_factor(operator: Any) -> Formula:
+    """Let ``operator(x, y, alpha=)`` be ``operator(x, y * alpha)``, rounded once.
 
     Inductor makes an `addmm` of the sum of a product and a matrix, and loses ``alpha`` (a pattern
-    in torch/_inductor/fx_passes/post_grad.py, up to 2.15).
+    in torch/_inductor/fx_passes/post_grad.py of 2.13 and 2.14).
     """
     rounded = with_half(operator)
 
@@ -120,7 +120,7 @@ def with_factor(operator: Any, plain: Any) -> Formula:
             v.to(wide) if isinstance(v, torch.Tensor) else torch.scalar_tensor(v, dtype=wide)
             for v in (x, y)
         )
-        return plain(first, second * alpha).to(common)
+        return operator(first, second * alpha).to(common)
 
     return changed
 
@@ -318,8 +318,7 @@ WITH_HALVES: dict[Any, Formula] = BY_NUMBERS | {
 """Operators of a half and a number, which kernels round to the half or, as a factor, do not."""
 
 MULTIPLES: dict[Any, Formula] = {
-    aten.add.Tensor: with_factor(aten.add.Tensor, aten.add.Tensor),
-    aten.sub.Tensor: with_factor(aten.sub.Tensor, aten.sub.Tensor),
+    operator: with_factor(operator) for operator in (aten.add.Tensor, aten.sub.Tensor)
 }
 """Sums and differences with a factor."""
 

@@ -69,8 +69,8 @@ def masked(
     """``x[mask] = value``, by `where`; other indices: ``NotImplemented``.
 
     Inductor gives the memory of ``x`` to the result, though a scatter before it still writes to
-    what it had (`index_put_as_masked_fill` in torch/_inductor/lowering.py, up to 2.15): the scatter
-    came after the mask.
+    what it had (`index_put_as_masked_fill` in torch/_inductor/lowering.py of 2.13 and 2.14): the
+    scatter came after the mask.
     """
     mask = indices[0]
     one = all(isinstance(n, int) and n == 1 for n in values.shape)

@@ -276,7 +276,7 @@ def distributions_as_checked() -> Iterator[None]:
     """Keep the setting with which distributions check their arguments.
 
     Dynamo's first hook switches it off for the whole process, eager calls too (`TorchPatcher.patch`
-    in torch/_dynamo/eval_frame.py, up to 2.15).
+    in torch/_dynamo/eval_frame.py of 2.13 and 2.14).
     """
     checked = torch.distributions.Distribution._validate_args
     try:

@@ -47,13 +47,22 @@ def _sized(operator: str, aligns: bool) -> Callable[[Kernel], Kernel]:
             if (size is None) == (factors is None):
                 return decomposition(x, size, *more, factors)  # which raises
             if size is None:
-                size = [torch.sym_int(n * f) for n, f in zip(x.shape[2:], factors, strict=True)]
+                size = [_times(n, f) for n, f in zip(x.shape[2:], factors, strict=True)]
             scales = [None] * len(size) if factors is None else factors
             return getattr(torch.ops.aten, operator).default(x, size, *more, *scales)
 
         return of_corners if aligns else interpolated
 
     return corrected
+
+
+def _times(size: Any, factor: Any) -> Any:
+    """``size`` times ``factor``, without what is behind the point; a product of integers if it can
+    be, which symbols keep exact.
+    """
+    if isinstance(factor, float) and factor.is_integer():
+        return size * int(factor)
+    return torch.sym_int(size * factor)
 
 
 CORRECTED: Mapping[str, Callable[[Kernel], Kernel] | None] = {
