@@ -18,6 +18,7 @@ Its erf for vectors has errors of 1.5e-7 near 0, too, and so few correct digits 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from tj_inductor.texts import ENTRY, before_kernel
 
@@ -35,27 +36,37 @@ EXP = re.compile(r"\b(\w+(?:\.neg\(\))?)\.exp\(\)")
 ERF = re.compile(r"\b(\w+)\.erf\(\)")
 """Spelling of erf of a vector."""
 
-ABOVE = (
-    "0.99999999871366552", "0.13679919110246106", "0.0038683319314023048",
-    "2.8007492266139612e-5", "3.058491021913527e-8", "-1.2203219134827358e-11",
-)  # fmt: skip
-BELOW = (
-    "1.0", "0.47013251182574196", "0.02724585638269165", "0.00039386366477821911",
-    "1.2873663190740843e-6",
-)  # fmt: skip
-LARGEST = "9.02"
-"""Coefficients of ``P`` and ``Q`` for tanh, and the argument above which it is 1."""
 
-ERF_ABOVE = (
-    "1.1283791455002203", "0.19077183723188648", "0.052788590335103536",
-    "0.0037790696292476437", "0.00028479236095287868", "2.042005697820272e-6",
+class Quotient(NamedTuple):
+    """Coefficients of ``P`` and ``Q``, and the argument above which the function is 1."""
+
+    above: tuple[str, ...]
+    below: tuple[str, ...]
+    end: str
+
+
+OF_TANH = Quotient(
+    (
+        "0.99999999871366552", "0.13679919110246106", "0.0038683319314023048",
+        "2.8007492266139612e-5", "3.058491021913527e-8", "-1.2203219134827358e-11",
+    ),
+    (
+        "1.0", "0.47013251182574196", "0.02724585638269165", "0.00039386366477821911",
+        "1.2873663190740843e-6",
+    ),
+    "9.02",
 )  # fmt: skip
-ERF_BELOW = (
-    "1.0", "0.50239986077222787", "0.11425246734912959", "0.014996353586487392",
-    "0.0011650746131881329", "3.8003596143306871e-5",
+OF_ERF = Quotient(
+    (
+        "1.1283791455002203", "0.19077183723188648", "0.052788590335103536",
+        "0.0037790696292476437", "0.00028479236095287868", "2.042005697820272e-6",
+    ),
+    (
+        "1.0", "0.50239986077222787", "0.11425246734912959", "0.014996353586487392",
+        "0.0011650746131881329", "3.8003596143306871e-5",
+    ),
+    "3.93",
 )  # fmt: skip
-ERF_LARGEST = "3.93"
-"""The same for erf."""
 
 REST = (
     "0.499999934123", "0.166665201055", "0.0416683942592", "0.00836878062223", "0.00138144647521",
@@ -94,23 +105,40 @@ def _with(source: str, made: str, count: int, functions: str) -> str:
     return before_kernel(made, functions if _COMMON in made else _COMMON + functions)
 
 
-def _of_each(name: str) -> str:
-    """C++ text of function ``name`` for several vectors, to which halves are converted."""
-    return f"""template <int n>
-static inline at::vec::VectorizedN<float, n> {name}(const at::vec::VectorizedN<float, n>& x) {{
-    at::vec::VectorizedN<float, n> made;
-    for (int i = 0; i < n; ++i) made[i] = {name}(x[i]);
-    return made;
-}}
-"""
-
-
 def _polynomial(variable: str, coefficients: tuple[str, ...]) -> str:
     """C++ text of a polynomial by Horner's rule; the first coefficient is the constant."""
     *others, text = (f"T({c}f)" for c in coefficients)
     for coefficient in reversed(others):
         text = f"fused({text}, {variable}, {coefficient})"
     return text
+
+
+def _quotient(name: str, of: Quotient) -> str:
+    """C++ text of the function ``name_quotient`` of a float or a vector."""
+    return f"""template <typename T>
+static inline T {name}_quotient(const T& given) {{
+    T x = within(given, {of.end}f);
+    T z = x * x;
+    T above = {_polynomial("z", of.above)};
+    T below = {_polynomial("z", of.below)};
+    return x * above / below;
+}}
+"""
+
+
+def _of_others(name: str) -> str:
+    """C++ text of ``name_of`` for several vectors, to which halves are converted, and for vectors
+    of other types, whose own function it calls.
+    """
+    return f"""template <typename T>
+static inline T {name}_of(const T& x) {{ return x.{name}(); }}
+template <int n>
+static inline at::vec::VectorizedN<float, n> {name}_of(const at::vec::VectorizedN<float, n>& x) {{
+    at::vec::VectorizedN<float, n> made;
+    for (int i = 0; i < n; ++i) made[i] = {name}_of(x[i]);
+    return made;
+}}
+"""
 
 
 _COMMON = """#include <cmath>
@@ -125,34 +153,19 @@ static inline Floats within(const Floats& x, float end) {
 }
 """
 
-_TANH = f"""template <typename T>
-static inline T rational_tanh(const T& given) {{
-    T x = within(given, {LARGEST}f);
-    T z = x * x;
-    T above = {_polynomial("z", ABOVE)};
-    T below = {_polynomial("z", BELOW)};
-    return x * above / below;
-}}
-static inline float tanh_of(float x) {{ return rational_tanh(x); }}
-static inline Floats tanh_of(const Floats& x) {{ return rational_tanh(x); }}
+_TANH = f"""{_quotient("tanh", OF_TANH)}
+static inline float tanh_of(float x) {{ return tanh_quotient(x); }}
+static inline Floats tanh_of(const Floats& x) {{ return tanh_quotient(x); }}
 static inline double tanh_of(double x) {{ return std::tanh(x); }}
-template <typename T>
-static inline T tanh_of(const T& x) {{ return x.tanh(); }}
-{_of_each("tanh_of")}"""
+{_of_others("tanh")}"""
 
-_ERF = f"""static inline Floats erf_of(const Floats& given) {{
-    using T = Floats;
-    T x = within(given, {ERF_LARGEST}f);
-    T z = x * x;
-    T above = {_polynomial("z", ERF_ABOVE)};
-    T below = {_polynomial("z", ERF_BELOW)};
+_ERF = f"""{_quotient("erf", OF_ERF)}
+static inline Floats erf_of(const Floats& x) {{
     // Exactly 1 at the ends: `gelu` multiplies large numbers by what is left.
-    T beyond = (given.abs() >= T({ERF_LARGEST}f));
-    return T::blendv(within(x * above / below, 1.0f), within(given, 1.0f), beyond);
+    Floats beyond = x.abs() >= Floats({OF_ERF.end}f);
+    return Floats::blendv(within(erf_quotient(x), 1.0f), within(x, 1.0f), beyond);
 }}
-template <typename T>
-static inline T erf_of(const T& x) {{ return x.erf(); }}
-{_of_each("erf_of")}"""
+{_of_others("erf")}"""
 
 _EXP = f"""static inline Floats scaled(const Floats& x, const Floats& power) {{
 #if defined(CPU_CAPABILITY_AVX512)
@@ -178,6 +191,4 @@ static inline Floats exp_of(const Floats& given) {{
     // A product that underflows takes processors a hundred times as long as one of zero.
     return scaled(T::blendv(made, T(0.0f), given < T(-103.98f)), n);
 }}
-template <typename T>
-static inline T exp_of(const T& x) {{ return x.exp(); }}
-{_of_each("exp_of")}"""
+{_of_others("exp")}"""

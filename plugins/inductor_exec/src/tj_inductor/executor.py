@@ -38,9 +38,10 @@ def is_worth_it(calls: Sequence[BoundSymbol]) -> bool | Decline:
 
     Products and convolutions are kernels of their own, which eager calls with less overhead.
     """
-    if len(calls) == 1 and not pays_alone(calls[0]):
-        return Decline("it is one call, which PyTorch's kernel runs as fast")
-    if len(calls) > 1 and not any(is_kernel(call) and not makes_views(call) for call in calls):
+    if len(calls) == 1:
+        if not pays_alone(calls[0]):
+            return Decline("it is one call, which PyTorch's kernel runs as fast")
+    elif not any(is_kernel(call) and not makes_views(call) for call in calls):
         return Decline("each of its calls is a kernel of its own")
     return sizes_are_bound(calls)
 

@@ -235,9 +235,9 @@ class Run:
                 outputs = _output_tree(self.call())
         effects = schema_effects(self.fn, *self.tree, outputs)
         mutated = set(effects.mutates)
-        tensors = {n: a for n, a in self.arguments.items() if n in self.wrapped}  # no numbers
-        now = {n: self._afterwards(n, a.index in mutated) for n, a in tensors.items()}
-        changes = tuple((a.index, now[n]) for n, a in tensors.items() if now[n] != a.formal)
+        at = self.arguments
+        now = {n: self._afterwards(n, at[n].index in mutated) for n in self.wrapped}
+        changes = tuple((at[n].index, p) for n, p in now.items() if p != at[n].formal)
         return Expansion(
             self._proxies(outputs, now), replace(effects, rebinds=changes), None, "KERNEL"
         )

@@ -9,6 +9,7 @@ the margin loss counts labels behind the -1 that ends them.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -36,22 +37,20 @@ def _dropping(decomposition: Kernel) -> Kernel:
     return dropout
 
 
-def _sized(operator: str, aligns: bool) -> Callable[[Kernel], Kernel]:
+def _sized(operator: str) -> Callable[[Kernel], Kernel]:
     """Make an interpolation compute its size, and call the kernel ``operator``."""
 
     def corrected(decomposition: Kernel) -> Kernel:
-        def of_corners(x: Any, size: Any, corners: bool, factors: Any) -> Any:
-            return interpolated(x, size, factors, corners)
-
-        def interpolated(x: Any, size: Any, factors: Any, *more: Any) -> Any:
+        def interpolated(x: Any, size: Any, *more: Any) -> Any:
+            *corners, factors = more
             if (size is None) == (factors is None):
-                return decomposition(x, size, *more, factors)  # which raises
+                return decomposition(x, size, *more)  # which raises
             if size is None:
                 size = [_times(n, f) for n, f in zip(x.shape[2:], factors, strict=True)]
             scales = [None] * len(size) if factors is None else factors
-            return getattr(torch.ops.aten, operator).default(x, size, *more, *scales)
+            return getattr(torch.ops.aten, operator).default(x, size, *corners, *scales)
 
-        return of_corners if aligns else interpolated
+        return interpolated
 
     return corrected
 
@@ -76,19 +75,13 @@ CORRECTED: Mapping[str, Callable[[Kernel], Kernel] | None] = {
         "upsample_bicubic2d.default",
     )),
     **{
-        f"{name}.vec": _sized(name, aligns)
-        for aligns, names in {
-            False: (
-                "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
-                "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
-                "_upsample_nearest_exact3d",
-            ),
-            True: (
-                "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
-                "upsample_bicubic2d",
-            ),
-        }.items()
-        for name in names
+        f"{name}.vec": _sized(name)
+        for name in (
+            "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+            "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
+            "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
+            "upsample_bicubic2d",
+        )
     },
 }  # fmt: skip
 """Changes of decompositions, by operator; None: the operator's own kernel, without one."""
@@ -115,6 +108,7 @@ def in_place_of_python(
             _put(operator, _decompositions(operator), known)
 
 
+@functools.cache  # asked for each expansion
 def _operator(name: str) -> Any:
     """The overload ``name`` of ATen; None where this PyTorch has none."""
     packet, _, overload = name.partition(".")
