@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -11,6 +12,8 @@ from tj_torch.torch_private.lookup import MissingNameError
 
 __all__ = ["has", "noting", "path_of", "replace"]
 
+_METHODS = "tp_methods"
+"""Attribute of Dynamo's classes, from 2.14 on: entries with the functions of methods, by name."""
 
 # Set in a block of one thread alone (`noting`).
 _SEEN: ContextVar[list[str] | None] = ContextVar("seen", default=None)
@@ -25,6 +28,8 @@ def replace(
     inherited: bool = False,
 ) -> None:
     """Replace ``owner.name`` by ``make(owner.name)``, until ``stack`` is left.
+
+    So it is where a table of the class has the function, too.
 
     :param inherited: allow that only a base has it; ``owner`` then gets an attribute of its own.
     :raises MissingNameError: if this PyTorch has no such name.
@@ -41,7 +46,13 @@ def replace(
         original = getattr(owner, name)
         # The base has it: set back, it would hide later changes of that.
         stack.callback(delattr, owner, name)
-    setattr(owner, name, make(original))
+    made = make(original)
+    setattr(owner, name, made)
+    table = vars(owner).get(_METHODS, {})
+    for key in [key for key, entry in table.items() if entry.handler is original]:
+        stack.callback(table.__setitem__, key, table[key])
+        table[key] = dataclasses.replace(table[key], handler=made)
+
 
 
 @contextmanager
