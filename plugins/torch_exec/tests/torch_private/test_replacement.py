@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tj_torch.torch_private.lookup import MissingNameError
@@ -25,7 +25,7 @@ class Variable:
     def stride(self) -> int:
         return 2
 
-    tp_methods = {"size": Entry(size), "numel": Entry(size), "stride": Entry(stride)}
+    tp_methods: ClassVar = {"size": Entry(size), "numel": Entry(size), "stride": Entry(stride)}
 
     def called(self, name: str) -> Any:
         return self.tp_methods[name].handler(self)

@@ -54,7 +54,6 @@ def replace(
         table[key] = dataclasses.replace(table[key], handler=made)
 
 
-
 @contextmanager
 def noting() -> Iterator[list[str]]:
     """A list of what `replace` is asked to replace, by path, until this is left."""
