@@ -474,3 +474,16 @@ def test_executors_run_the_forward_where_no_gradient_is_wanted() -> None:
     taker = Taker("torch.exp", lambda x: torch.full_like(x, 4.0))
     jitted = tj.jit(PROGRAMS["saves an output"], plugins=[taker, "torch"])
     assert_equal(jitted(X, W), W * 4.0)
+
+
+@captured
+@pytest.mark.parametrize("function", [Scaled, WithSetup], ids=["ctx", "setup_context"])
+def test_a_number_that_a_function_keeps_may_differ_between_calls(function: Any) -> None:
+    def program(x: torch.Tensor, k: float) -> torch.Tensor:
+        return function.apply(x, k)
+
+    jitted = tj.jit(program)
+    for k in (0.5, 0.25, 1.0, 0.0, -2.0, 3):
+        found, expected = (first_order(lambda x, w, f=f, k=k: f(x, k)) for f in (jitted, program))
+        assert_equal(found, expected)
+    assert not tj.stats(jitted).fallbacks

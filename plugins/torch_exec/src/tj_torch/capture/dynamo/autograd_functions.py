@@ -300,6 +300,10 @@ def _is_returned(node: torch.fx.Node) -> bool:
 
 
 def _may_change(value: Any) -> bool:
+    from tj_torch.torch_private.dynamo import SymNodeVariable
+
+    if isinstance(value, SymNodeVariable):  # a number that differs between calls
+        return False
     return not value.is_python_constant() or not issubclass(
         value.python_type(), int | float | complex | str | bytes | tuple | type(None)
     )
