@@ -1,4 +1,4 @@
-"""Products of numbers that differ between calls, some of which are zero."""
+"""Products and factors that differ between calls, some of which are zero."""
 
 from __future__ import annotations
 
@@ -27,3 +27,12 @@ def test_a_product_has_the_sign_of_eager(product: str) -> None:
 def test_products_without_zero_are_captured() -> None:
     text = "import math\ndef f(x, a): return x * math.prod([a, 2.0]), math.prod(x.shape)"
     captured_whole(text, CALLS[0])
+
+
+@pytest.mark.parametrize("factor", ["n", "(n, 1.5)", "[n, n]"])
+def test_whole_factors_of_an_interpolation_are_captured(factor: str) -> None:
+    text = f"""
+import torch
+def f(x, n): return torch.nn.functional.interpolate(x, scale_factor={factor})
+"""
+    captured_whole(text, *(f"f(torch.ones(1, 1, 4, 4), {n})" for n in (1, 2, 3)))

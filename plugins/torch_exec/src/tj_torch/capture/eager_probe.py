@@ -46,10 +46,10 @@ def equal_to_eager(
     return probe
 
 
-def captured_whole(text: str, call: str) -> None:
-    """See that ``call`` of ``f`` is eager's, and that the program is captured as a whole."""
-    equal_to_eager(text, call)()
-    reasons = _fallbacks(text, (call,))
+def captured_whole(text: str, *calls: str) -> None:
+    """See that ``calls`` of ``f`` are eager's, and that the program is captured as a whole."""
+    equal_to_eager(text, *calls)()
+    reasons = _fallbacks(text, calls)
     assert not reasons, reasons[0]
 
 

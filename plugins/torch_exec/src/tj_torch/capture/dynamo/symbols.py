@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from torch.nn import functional
+
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import forget_handlers, stop
 from tj_torch.torch_private.replacement import has, replace
@@ -42,6 +44,7 @@ def correct_operators(stack: ExitStack) -> None:
     releases.refused_operators(stack, _leave_operators_of_symbols)
     _methods_of_numbers(stack)
     _leave_long_products(stack)
+    _settle_factors(stack)
     _sum_truths(stack)
 
 
@@ -164,6 +167,31 @@ def _leave_long_products(stack: ExitStack) -> None:
     replace(stack, TorchInGraphFunctionVariable, "call_function", multiplying)
 
 
+def _settle_factors(stack: ExitStack) -> None:
+    """Take ``scale_factor=n`` of an interpolation for a constant: the kernels want floats."""
+    from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable, TupleVariable
+
+    def factors(variable: Any) -> Any:
+        variable = variable.realize()
+        if _is_symbol(variable) and variable.python_type() is int:
+            return _settled(variable)
+        if _has_symbols(variable) and hasattr(variable, "items"):
+            return TupleVariable([*map(factors, variable.items)])
+        return variable
+
+    def interpolating(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            if any(self.value is f for f in _INTERPOLATIONS):
+                args = [*args[:2], *map(factors, args[2:3]), *args[3:]]
+                if "scale_factor" in kwargs:
+                    kwargs = {**kwargs, "scale_factor": factors(kwargs["scale_factor"])}
+            return original(self, tx, args, kwargs)
+
+        return call_function
+
+    replace(stack, TorchInGraphFunctionVariable, "call_function", interpolating)
+
+
 def _leave_zeros(factors: list[Any]) -> None:
     known = [v.as_python_constant() for v in factors if v.is_python_constant()]
     symbols = [v for v in factors if not v.is_python_constant()]
@@ -183,6 +211,8 @@ def _leave_operators_of_symbols(operands: tuple[Any, ...]) -> None:
     if any(_has_symbols(v) for v in operands):
         stop("an operator of a number that differs between calls")
 
+
+_INTERPOLATIONS = functional.interpolate, functional.upsample
 
 _OTHERS: dict[type, tuple[type, ...]] = {
     bool: (int, bool),
