@@ -7,6 +7,7 @@ another data type, the program may have read one data type and another would run
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from tj_torch.torch_private.ops import ASSERTED_NUMBER
 if TYPE_CHECKING:
     from tj_torch.ops.sizes.program import Sizes
 
-__all__ = ["Comparison", "check_assumed"]
+__all__ = ["Comparison", "check_assumed", "check_part"]
 
 ToDim = Callable[[Any], Dim]
 Fact = tuple[str, object, object]
@@ -122,16 +123,34 @@ def check_assumed(sizes: Sizes, graph: torch.fx.Graph) -> None:
     """Check that PyTorch replaced no unbacked symbol because of an assertion in the program.
 
     Once the program asserts that a data-dependent number equals another, PyTorch's symbolic shapes
-    substitute it everywhere, and the trace could no longer test the assertion.
+    may substitute it everywhere, and the trace could no longer test the assertion.
 
     :raises CaptureError: if it has replaced one.
     """
     for text in sizes.taken_for_true():
-        asserts = graph.find_nodes(op="call_function", target=ASSERTED_NUMBER)
-        raise CaptureError(
-            f"the program asserts which number one that depends on data is: {text}",
-            source=next(filter(None, map(node_source, asserts)), None),
-        )
+        raise _asserted(text, graph)
+
+
+def check_part(graph: torch.fx.Graph) -> None:
+    """Check that a part of a program asserts no equality of a number that depends on data.
+
+    Eager may accept another number, as it broadcasts a single row, and a part of a program cannot
+    be run again.
+
+    :raises CaptureError: if it does.
+    """
+    for node in graph.find_nodes(op="call_function", target=ASSERTED_NUMBER):
+        condition = node.args[0]
+        if isinstance(condition, torch.fx.Node) and condition.target is operator.eq:
+            raise _asserted(str(node.args[1]), graph)
+
+
+def _asserted(text: str, graph: torch.fx.Graph) -> CaptureError:
+    asserts = graph.find_nodes(op="call_function", target=ASSERTED_NUMBER)
+    return CaptureError(
+        f"the program asserts which number one that depends on data is: {text}",
+        source=next(filter(None, map(node_source, asserts)), None),
+    )
 
 
 def _check_parts(call: BoundSymbol, seen: Any) -> None:

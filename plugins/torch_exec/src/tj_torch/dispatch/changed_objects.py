@@ -11,26 +11,28 @@ from tj_torch.dispatch.error_notes import with_notes
 from tj_torch.dispatch.fallbacks import warn
 from tj_torch.functionalize.around import draws_from, generators_in
 from tj_torch.runtime.rerun import Undone, asking, undoing
+from tj_torch.torch_private.ops import ASSERTED_NUMBER
 
 if TYPE_CHECKING:
     from tj_core.extend import BoundSymbol, Compilation, Jitted, Trace
 
-__all__ = ["keeping_changes", "losing", "with_changes"]
+__all__ = ["asserts_sizes", "keeping_changes", "losing", "with_changes"]
 
 Run = Callable[..., Any]
 
 
-def keeping_changes(jitted: Jitted, compilation: Compilation, draws: bool) -> Run:
+def keeping_changes(jitted: Jitted, compilation: Compilation, *, draws: bool, changes: bool) -> Run:
     """The function of ``compilation``, for `with_changes`.
 
     If it raises and nothing is left of its run, the error is marked. Otherwise a warning says that
-    changes are lost. ``draws``: the program asks Python for random numbers before its graph.
+    changes are lost, if the program ``changes`` Python objects. ``draws``: it asks Python for
+    random numbers before its graph.
     """
     function, acquired = compilation.function, compilation.traces[0]
     if draws or any(map(_is_seen, acquired.calls)):
-        return losing(function, jitted.name)
+        return losing(function, jitted.name) if changes else function
     if _writes(acquired):  # the functional form marks its errors itself
-        return losing(asking(function), jitted.name)
+        return losing(asking(function), jitted.name) if changes else asking(function)
     devices = sorted(set(draws_from(acquired)))
     return undoing(function, devices, generators_in(acquired))
 
@@ -53,6 +55,14 @@ def with_changes(jitted: Jitted, run: Run, original: Run) -> Run:
         return result
 
     return program
+
+
+def asserts_sizes(trace: Trace) -> bool:
+    """Test if ``trace`` asserts a number that depends on data; eager may accept another one.
+
+    ``x[mask] + y`` broadcasts a row that the mask selects alone.
+    """
+    return any(call.symbol.qualname == str(ASSERTED_NUMBER) for call in trace.calls)
 
 
 def losing(function: Run, name: str) -> Run:

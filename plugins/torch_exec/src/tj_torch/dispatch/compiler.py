@@ -23,6 +23,7 @@ from tj_core.internal import call_of, source_of
 
 from tj_torch.capture.acquire import Acquired, acquire
 from tj_torch.capture.autocast_notes import check_of
+from tj_torch.capture.comparison import check_part
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
 from tj_torch.capture.dynamo.changes import changes_objects
@@ -192,6 +193,7 @@ class GraphCompiler:
             name_modules(graph, program, frame)
             try:
                 check_optimizers(graph)
+                check_part(graph.graph)
                 compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
             except UnheldError as error:
                 fall_back_from(self.jitted, error)

@@ -16,7 +16,7 @@ from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.module_paths import name_modules
 from tj_torch.capture.sources import stack_source
 from tj_torch.dispatch.ahead import prepare, real
-from tj_torch.dispatch.changed_objects import keeping_changes, with_changes
+from tj_torch.dispatch.changed_objects import asserts_sizes, keeping_changes, with_changes
 from tj_torch.dispatch.copies import copy_containers
 from tj_torch.dispatch.dispatcher import Dispatcher, Made, weakly
 from tj_torch.dispatch.error_notes import note_line, with_notes
@@ -249,8 +249,11 @@ class DynamoPrograms:
         """Build the row of ``entry``, and set the function that prints its guards."""
         compilation = entry.compilation
         function = None if compilation is None else compilation.function
-        if compilation is not None and captured.noticed.changes:
-            function = keeping_changes(entries.jitted, compilation, captured.noticed.draws)
+        changes = captured.noticed.changes
+        reruns = compilation is not None and (changes or asserts_sizes(compilation.traces[0]))
+        if compilation is not None and reruns:
+            draws = captured.noticed.draws
+            function = keeping_changes(entries.jitted, compilation, draws=draws, changes=changes)
         built = captured.build(function, entries.on_dead(entry))
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         own = self._own_guards(captured, compilation, built.traced_codes, entries.jitted)
@@ -261,7 +264,7 @@ class DynamoPrograms:
         run = built.run
         if compilation is None:
             run = with_notes(entries.jitted, self.original)
-        elif captured.noticed.changes:
+        elif reruns:
             run = with_changes(entries.jitted, run, self.original)
         return Made(entry, (guards.check(), run), guards.failed)
 

@@ -39,12 +39,12 @@ from tj_torch.capture.dynamo.asserts import keep_assertions
 from tj_torch.capture.dynamo.attribute_writes import leave_unassignable
 from tj_torch.capture.dynamo.autograd_functions import exactly
 from tj_torch.capture.dynamo.class_features import CLASSES, names, unnoticed
+from tj_torch.capture.dynamo.data_features import NUMBERS_OF_DATA
 from tj_torch.capture.dynamo.foundations import FOUNDATIONS, NAMES
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.capture.dynamo.patches import leave_frames
 from tj_torch.capture.dynamo.settings import guarding, with_settings
-from tj_torch.capture.dynamo.undecided import leave_undecided
 from tj_torch.capture.lost_features import say_lost
 from tj_torch.ops.fakes.modes import corrected_fake_kernels
 from tj_torch.torch_private import composable, dynamo, texts
@@ -280,14 +280,7 @@ FEATURES: tuple[Correction, ...] = (
         None,
         probes.operators,
     ),
-    Correction(
-        "undecided numbers",
-        "the graph breaks where Python decides on a number that depends on data",
-        "programs that decide on sizes of data run as they are",
-        apply=unnoticed(leave_undecided),
-        probe=outer_probes.undecided,
-        needs=Needs(),
-    ),
+    *NUMBERS_OF_DATA,
     Correction.of(
         "signs of zero",
         "0.0 and -0.0 are two arguments",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tj_torch.capture.eager_probe import equal_to_eager, only_breaks
+from tj_torch.capture.eager_probe import captured_whole, equal_to_eager, only_breaks
 
 __all__ = [
+    "asserted",
     "constructors",
     "imported",
     "orders",
@@ -14,6 +15,14 @@ __all__ = [
     "undecided",
     "unguarded",
 ]
+
+
+def asserted() -> None:
+    """See that a view of selected rows is captured, and that it raises where there are others."""
+    text = "x = torch.ones(4)\ndef f(m): return x[m].view(3) * 2"
+    captured_whole(text, "f(torch.arange(4) > 0)")
+    equal_to_eager(text, "f(torch.arange(4) > 0)", "f(torch.arange(4) > 1)")()
+
 
 constructors = equal_to_eager(
     """

@@ -21,6 +21,7 @@ from tj_core.extend import ParseError, evaluate_size, size_symbols
 
 from tj_torch.ops.fakes.modes import fake_mode
 from tj_torch.ops.sizes.equalities import replaced, solved
+from tj_torch.ops.sizes.kept import replaces_data
 from tj_torch.ops.sizes.lazy_sympy import sympy
 
 if TYPE_CHECKING:
@@ -447,5 +448,9 @@ def _environment() -> type:
         def _generate_unique_id(self, source_name: str) -> int:
             match = re.search(r"\d+", source_name)
             return int(match[0]) if match else super()._generate_unique_id(source_name)
+
+        def _maybe_guard_rel(self, expr: Any) -> None:  # type: ignore[override]  # theirs is cached
+            if not replaces_data(expr):
+                super()._maybe_guard_rel(expr)
 
     return Environment

@@ -1,0 +1,30 @@
+"""Features of a capture for numbers that depend on data, a part of the table of corrections."""
+
+from __future__ import annotations
+
+from tj_torch.capture.dynamo import outer_probes
+from tj_torch.capture.dynamo.asserted_sizes import keep_sizes
+from tj_torch.capture.dynamo.class_features import unnoticed
+from tj_torch.capture.dynamo.undecided import leave_undecided
+from tj_torch.torch_private.features import Correction, Needs
+
+__all__ = ["NUMBERS_OF_DATA"]
+
+NUMBERS_OF_DATA: tuple[Correction, ...] = (
+    Correction(
+        "undecided numbers",
+        "the graph breaks where Python decides on a number that depends on data",
+        "programs that decide on sizes of data run as they are",
+        apply=unnoticed(leave_undecided),
+        probe=outer_probes.undecided,
+        needs=Needs(),
+    ),
+    Correction(
+        "asserted sizes",
+        "a size of data is tested where the program asserts that it is another number",
+        "programs that assert sizes of data run as they are",
+        apply=unnoticed(keep_sizes),
+        probe=outer_probes.asserted,
+        needs=Needs(),
+    ),
+)
