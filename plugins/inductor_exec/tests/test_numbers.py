@@ -290,3 +290,33 @@ def test_a_number_that_the_program_reads_and_that_is_known(fusing: Any) -> None:
 
 def _taken(use: Any) -> Any:
     return [f"{p.kind} {p.expr}" for p in use.kernel.region.inputs if hasattr(p, "expr")]
+
+
+BITS: dict[str, Callable[[int], int]] = {
+    "and": lambda n: n & 127,
+    "or": lambda n: n | 1,
+    "xor": lambda n: n ^ 3,
+    "two": lambda n: n & (n + 1),
+    "shifts": lambda n: (n << 2) - (n >> 1),
+    "sum": lambda n: 2 * (n & 6) + 1,
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+@pytest.mark.parametrize("bits", BITS)
+def test_bits_of_a_symbol_are_an_integer(
+    installed: Callable[..., Any], bits: str, dtype: torch.dtype
+) -> None:
+    """Inductor took them for a float32, and read 64 bits of it."""
+    large = torch.tensor([2**40 + 1, 2**30 + 123, 16777217, 5]).to(dtype)
+
+    def f(x: torch.Tensor, n: int) -> Any:
+        m = BITS[bits](n)
+        return x == n, x ^ m, ((x + m) % 1000).to(torch.float64)
+
+    jitted = installed(f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tj.TjWarning)
+        for n in (3, 7, 9, 0, 1, 200):
+            assert_same(jitted(large, n), f(large, n), f"{bits} of {n}", rtol=0, atol=0)

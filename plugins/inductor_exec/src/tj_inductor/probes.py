@@ -290,6 +290,11 @@ def symbols() -> None:
         _fused(lambda x: (x * 2 + x.shape[0]).relu(), *calls, dynamic=True), calls, strict=True
     ):
         assert torch.equal(found, x * 2 + len(x)), "the result is another than eager's"
+    wholes = [(torch.full((n,), 2**40 + 1),) for n in (5, 7, 9)]
+    for found, (x,) in zip(
+        _fused(lambda x: (x + (x.shape[0] & 6)) * 2, *wholes, dynamic=True), wholes, strict=True
+    ):
+        assert torch.equal(found, (x + (len(x) & 6)) * 2), "bits of a size are no integer"
 
 
 def equal() -> None:

@@ -49,6 +49,11 @@ NAMES = _NEWER | names_in(
             "statically_known_true": ("know what holds for all sizes", RUNS),
         },
         "torch.utils._sympy": {"functions": ("read the functions in expressions of sizes",)},
+        "torch.utils._sympy.functions": {
+            "BitwiseFn_bitwise_and": ("know that the bits of a size are an integer",),
+            "BitwiseFn_bitwise_or": ("know the same of the bits of one of two",),
+            "BitwiseFn_bitwise_xor": ("know the same of bits that differ",),
+        },
         "torch.utils._sympy.numbers": {"int_oo": ("have no upper end for a size",)},
         "torch.utils._sympy.symbol": {
             "SymT": ("have the kinds of symbols",),

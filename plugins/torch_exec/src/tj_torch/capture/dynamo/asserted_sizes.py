@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tj_torch.ops.sizes.kept import replaces_data
+from tj_torch.ops.sizes.corrections import replaces_data
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import forget_handlers, stop
+from tj_torch.ops.sizes.corrections import know_integers
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def correct_texts(stack: ExitStack) -> None:
 
 def correct_operators(stack: ExitStack) -> None:
     """Break the graph at operators of symbols that Dynamo computes wrongly, or takes for errors."""
+    know_integers()
     releases.products_of_symbols(stack, _leave_products_with_zero)
     releases.refused_operators(stack, _leave_operators_of_symbols)
     _methods_of_numbers(stack)

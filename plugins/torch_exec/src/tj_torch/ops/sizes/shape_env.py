@@ -20,8 +20,8 @@ import torch
 from tj_core.extend import ParseError, evaluate_size, size_symbols
 
 from tj_torch.ops.fakes.modes import fake_mode
+from tj_torch.ops.sizes.corrections import know_integers, replaces_data
 from tj_torch.ops.sizes.equalities import replaced, solved
-from tj_torch.ops.sizes.kept import replaces_data
 from tj_torch.ops.sizes.lazy_sympy import sympy
 
 if TYPE_CHECKING:
@@ -441,6 +441,8 @@ class RunSymbols:
 @cache
 def _environment() -> type:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    know_integers()
 
     class Environment(ShapeEnv):
         """Environment that numbers a symbol by the digits in its source name."""
