@@ -98,6 +98,30 @@ def element_of_overlapping_rows(v: torch.Tensor) -> torch.Tensor:
     return rows.index_put((torch.tensor([0]), torch.tensor([2])), v[1, :1])
 
 
+def diagonal_and_its_reverse(v: torch.Tensor) -> torch.Tensor:
+    v.diagonal().add_(v.amax(0))
+    v.diagonal().sub_(v.diagonal().flip(0))
+    return v
+
+
+def rows_and_their_reverse(v: torch.Tensor) -> torch.Tensor:
+    v[1:5].sub_(v[1:5].flip(0))
+    return v
+
+
+def column_and_the_largest(v: torch.Tensor) -> torch.Tensor:
+    v[:, 2].sub_(v[:, 2].amax())
+    v[2].add_(v[:, 2])
+    return v
+
+
+def parts_that_overlap(v: torch.Tensor) -> torch.Tensor:
+    rows = v.as_strided((6, 8), (8, 1), 8)
+    rows.sub_(v.as_strided((6, 8), (8, 1)).amax(0))
+    rows.add_(rows.t()[:6, :1] * rows)
+    return v
+
+
 PROGRAMS = (
     shifted,
     shifted_back,
@@ -118,6 +142,10 @@ PROGRAMS = (
     diagonal_of_equal_rows,
     row_of_windows,
     element_of_overlapping_rows,
+    diagonal_and_its_reverse,
+    rows_and_their_reverse,
+    column_and_the_largest,
+    parts_that_overlap,
 )
 
 
@@ -191,3 +219,35 @@ def test_a_mask_is_not_copied(fusing: Any) -> None:
         assert torch.equal(jitted(x), program(x))
         (use,) = tj.explain(jitted).regions
         assert use.kernel.fused.source.count("torch.ops.aten.clone.default(") == copies
+
+
+def _diagonals(a: torch.Tensor, b: torch.Tensor) -> None:
+    a.diagonal().add_(a.sum(0))
+    a.diagonal().mul_(a.diagonal().flip(0))
+
+
+def _rows(a: torch.Tensor, b: torch.Tensor) -> None:
+    a.copy_(a.softmax(-1))
+    b.sub_(b.mean(0))
+
+
+def _sums(a: torch.Tensor, b: torch.Tensor) -> None:
+    a.add_(a.sum(1))
+    a.mul_(a.max())
+    b.div_(b.abs().sum(0) + 1)
+
+
+@pytest.mark.parametrize("program", [_diagonals, _rows, _sums])
+@pytest.mark.parametrize("apart", [0, 6, 36])
+def test_arguments_that_share_memory_are_written_in_turn(
+    fusing: Any, program: Any, apart: int
+) -> None:
+    def written(run: Any) -> torch.Tensor:
+        memory = torch.linspace(-1, 2, 72).cos()
+        with torch.no_grad():
+            run(memory[:36].view(6, 6), memory[apart : apart + 36].view(6, 6))
+        return memory
+
+    jitted = fusing(program, {"minimum": 1})
+    for _ in range(2):
+        torch.testing.assert_close(written(jitted), written(program))

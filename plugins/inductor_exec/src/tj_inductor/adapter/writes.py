@@ -56,7 +56,9 @@ def read_before(graph: torch.fx.GraphModule) -> None:
 
     Inductor looks for later readers of the old value, not for those among the other arguments
     (`can_inplace` in torch/_inductor/fx_passes/reinplace.py, up to 2.15), and has removed copies
-    that programs make: ``v[1:] = v[:-1].clone()`` would read what has just been written.
+    that programs make: ``v[1:] = v[:-1].clone()`` would read what has just been written. It may
+    compute an argument in the loop that writes, too: that of ``d.mul_(d.flip(0))``, where ``d`` is
+    a diagonal.
     """
     for node in graph.graph.nodes:
         if node.target not in WRITES:
@@ -65,9 +67,8 @@ def read_before(graph: torch.fx.GraphModule) -> None:
         written = copied(node.args[0])
         with graph.graph.inserting_before(node):
 
-            def before(argument: torch.fx.Node, written: torch.fx.Node = written) -> torch.fx.Node:
-                part = value_of(copied(argument)) == value_of(written)
-                return _cloned(argument) if part else argument
+            def before(x: torch.fx.Node, write: torch.fx.Node = node) -> torch.fx.Node:
+                return _cloned(x) if _is_read_late(x, write) else x
 
             def known(index: torch.fx.Node, written: torch.fx.Node = written) -> torch.fx.Node:
                 # A mask becomes `where`, or a kernel of PyTorch's.
@@ -77,6 +78,17 @@ def read_before(graph: torch.fx.GraphModule) -> None:
             first, second, *others = node.args
             second = torch.fx.node.map_arg(second, known if node.target in PUTS else before)
             node.args = (first, second, *torch.fx.node.map_arg(others, before))
+
+
+def _is_read_late(argument: torch.fx.Node, write: torch.fx.Node) -> bool:
+    """Test if ``argument`` may be read, or computed, of what ``write`` has written by then."""
+    written = copied(write.args[0])  # type: ignore[arg-type]
+    if value_of(copied(argument)) == value_of(written):
+        return True
+    # A new value that is copied to an argument of the region is computed before.
+    if write.target is torch.ops.aten.copy_.default:
+        return False
+    return _reads_elsewhere(argument, written, write)
 
 
 def _separate(node: torch.fx.Node) -> None:
@@ -113,6 +125,48 @@ def _cloned(argument: torch.fx.Node) -> torch.fx.Node:
     made = argument.graph.call_function(extern_call(torch.ops.aten.clone.default), (argument,))
     made.meta["val"] = argument.meta["val"].clone()
     return made
+
+
+VIEWS = {
+    torch.ops.aten.slice_scatter.default: torch.ops.aten.slice.Tensor,
+    torch.ops.aten.select_scatter.default: torch.ops.aten.select.int,
+    torch.ops.aten.diagonal_scatter.default: torch.ops.aten.diagonal.default,
+    torch.ops.aten.as_strided_scatter.default: torch.ops.aten.as_strided.default,
+}
+"""The view that each operator of `WRITES` writes to; it has the same further arguments."""
+
+
+def _reads_elsewhere(node: torch.fx.Node, value: torch.fx.Node, write: torch.fx.Node) -> bool:
+    """Test if an element of ``node`` may depend on an element of ``value`` at another place.
+
+    ``write`` puts ``node`` in place of a part of ``value``; the old elements there may be read.
+    """
+    same, seen, waiting = value_of(value), set[torch.fx.Node](), [node]
+    while waiting:
+        last = waiting.pop()
+        for x in last.all_input_nodes:
+            if x in seen or not _depends(x, value):
+                continue
+            if not _is_pointwise(last):
+                return True
+            if _is_written_part(x, write):
+                continue
+            if value_of(copied(x)) == same:
+                return True
+            seen.add(x)
+            waiting.append(x)
+    return False
+
+
+def _is_written_part(node: torch.fx.Node, write: torch.fx.Node) -> bool:
+    """Test for the old value of the elements that ``write`` replaces."""
+    place = (write.args[0], *write.args[2:]), write.kwargs
+    return node.target is VIEWS.get(write.target) and (node.args, node.kwargs) == place
+
+
+def _is_pointwise(node: torch.fx.Node) -> bool:
+    operator = node.target
+    return isinstance(operator, torch._ops.OpOverload) and torch.Tag.pointwise in operator.tags
 
 
 def _depends(node: torch.fx.Node, value: torch.fx.Node) -> bool:

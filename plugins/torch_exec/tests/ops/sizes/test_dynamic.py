@@ -403,7 +403,7 @@ def test_sizes_that_depend_on_data(name: str) -> None:
 def test_checks_survive() -> None:
     jitted = tj.jit(checked, plugins=["torch"])
     jitted(torch.tensor([1, 2]))
-    with pytest.raises(RuntimeError, match="u0 <= 4"):
+    with pytest.raises(RuntimeError, match="Expected cond to be True"):  # eager's own
         jitted(torch.tensor([4, 2]))
     assert any("_assert_scalar" in str(c.symbol) for c in tj.last_trace(jitted).calls)
 
