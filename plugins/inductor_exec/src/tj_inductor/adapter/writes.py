@@ -127,7 +127,7 @@ def _cloned(argument: torch.fx.Node) -> torch.fx.Node:
     return made
 
 
-VIEWS = {
+VIEWS: dict[Any, Any] = {
     torch.ops.aten.slice_scatter.default: torch.ops.aten.slice.Tensor,
     torch.ops.aten.select_scatter.default: torch.ops.aten.select.int,
     torch.ops.aten.diagonal_scatter.default: torch.ops.aten.diagonal.default,
