@@ -32,7 +32,9 @@ __all__ = [
     "add_note",
     "close",
     "did_you_mean",
+    "has_written",
     "how_to_disable",
+    "mark_written",
     "notes",
 ]
 
@@ -144,6 +146,19 @@ def close(name: str, known: Iterable[str]) -> str | None:
 def add_note(error: BaseException, note: str) -> None:
     """`BaseException.add_note`, also on Python 3.10, where tracebacks do not show it."""
     error.__notes__ = [*notes(error), note]  # type: ignore[attr-defined]
+
+
+def mark_written(error: BaseException) -> None:
+    """Mark ``error`` as raised after arguments were written that cannot be had back.
+
+    The program must not run again from them.
+    """
+    error.__tj_written__ = True  # type: ignore[attr-defined]
+
+
+def has_written(error: BaseException) -> bool:
+    """Test for an error that `mark_written` has marked."""
+    return hasattr(error, "__tj_written__")
 
 
 def notes(error: BaseException) -> list[str]:

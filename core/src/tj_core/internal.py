@@ -26,7 +26,7 @@ from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.reexpand import reexpand
 from tj_core.edit.states import with_states, without_states
 from tj_core.edit.subprograms import joined_effects, summed_effects, with_programs
-from tj_core.errors import add_note, did_you_mean
+from tj_core.errors import add_note, did_you_mean, has_written
 from tj_core.host.commands import OWN_COMMANDS
 from tj_core.host.discovery import installed_version
 from tj_core.host.formats import plugin_executors
@@ -86,6 +86,7 @@ __all__ = [
     "collecting_less",
     "cse",
     "did_you_mean",
+    "has_written",
     "installed_version",
     "is_own",
     "jitted_of",

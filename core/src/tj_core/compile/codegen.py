@@ -27,9 +27,10 @@ from tj_core.compile.plain_arguments import (
 )
 from tj_core.compile.region_kernels import EveryRegionRun, FirstRegionRun, RegionKernel
 from tj_core.contract.executors import state_keepers
-from tj_core.errors import TraceError, add_note
+from tj_core.errors import TraceError, add_note, mark_written
 from tj_core.ir.names import Namer
 from tj_core.ir.symbol import Constant, Context, Symbol
+from tj_core.ir.tags import CONSUMES
 from tj_core.text.printer import INDENT, call_text, value_text
 
 if TYPE_CHECKING:
@@ -84,10 +85,40 @@ def generate(
     lines = writer.lines
     function = define(source, trace.name, writer.globals, f"tj {trace.name}")
     file = function.__code__.co_filename
-    writer.globals[writer.annotate] = lambda error: _annotate(error, file, lines)
+    consuming = writer.consuming
+
+    def annotate(error: Exception) -> None:
+        line = _raising(error.__traceback__, file)
+        if any(place.consumed(line) for place in consuming):
+            mark_written(error)
+        _annotate(error, lines.get(line))
+
+    writer.globals[writer.annotate] = annotate
     for first in writer.first_runs:
         first.program = weakref.ref(function)
     return Program(function, source, file, lines, trace.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Consuming:
+    """A call at ``line`` of a region that writes inputs over what it needs of them.
+
+    ``scope`` are the program's globals, in which the region's function has ``name``.
+    """
+
+    line: int
+    kernel: RegionKernel
+    name: str
+    scope: Mapping[str, Any]
+
+    def consumed(self, line: int) -> bool:
+        """Decide if the inputs may be written when the call at ``line`` has raised.
+
+        Without its executor, the region writes none. In its first run it marks errors itself.
+        """
+        if self.kernel.failure is not None or line < self.line:
+            return False
+        return line > self.line or not isinstance(self.scope[self.name], FirstRegionRun)
 
 
 class _Writer:
@@ -106,6 +137,7 @@ class _Writer:
         self.implementations = implementations
         self.globals: dict[str, Any] = {}
         self.lines: dict[int, BoundSymbol] = {}
+        self.consuming: list[_Consuming] = []
         self.first_runs: list[FirstRun | FirstRegionRun] = []
         # Weak: a result that the program has freed may be overwritten.
         self.alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
@@ -146,25 +178,28 @@ class _Writer:
                     yield f"{INDENT * 2}with {', '.join(map(self.manager, entered))}:"
                     line += 1
             self.lines[line] = call
-            yield indent + self.statement(call, dead)
+            yield indent + self.statement(call, dead, line)
             line += 1
 
-    def statement(self, call: BoundSymbol, dead: list[str]) -> str:
+    def statement(self, call: BoundSymbol, dead: list[str], line: int) -> str:
         """The line that runs ``call`` and then deletes the ``dead`` values."""
         kernel = self.implementations.get(call.symbol)
         if isinstance(kernel, RegionKernel):
-            return self.in_box(call, kernel, dead)
+            return self.in_box(call, kernel, dead, line)
         text = call_text(call, str, self.callee(call), self.constant, self.region)
         return f"{text}{_deletion(dead)}"
 
-    def in_box(self, call: BoundSymbol, kernel: RegionKernel, dead: list[str]) -> str:
+    def in_box(self, call: BoundSymbol, kernel: RegionKernel, dead: list[str], line: int) -> str:
         """A region's call, with its arguments in a list, so that the region can free dead ones."""
         args = {p.name for p in call.flat_args}
         before = [name for name in dead if name in args]
         after = [name for name in dead if name not in args]
         plain = kernel.detached or records(call.context, self.trace.language.runtime)
         values = ", ".join(self.given(a, plain=plain) for a in call.args)
-        run = f"{value_text(call.outputs)} = {self.kernel(call, kernel)}({self.box})"
+        function = self.kernel(call, kernel)
+        if CONSUMES in call.tags:
+            self.consuming.append(_Consuming(line, kernel, function, self.globals))
+        run = f"{value_text(call.outputs)} = {function}({self.box})"
         return f"{self.box} = [{values}]{_deletion(before)}; {run}{_deletion(after)}"
 
     def given(self, argument: Any, *, plain: bool) -> str:
@@ -281,9 +316,8 @@ def _unused_inputs(trace: Trace) -> list[str]:
     return [p.name for p in trace.inputs if p.name not in used]
 
 
-def _annotate(error: Exception, file: str, lines: Mapping[int, BoundSymbol]) -> None:
-    """Add a note to ``error`` with the call of ``file`` that raised it, and the user's line."""
-    call = _raising(error.__traceback__, file, lines)
+def _annotate(error: Exception, call: BoundSymbol | None) -> None:
+    """Add a note to ``error`` with the ``call`` that raised it, and the user's line."""
     if call is None:
         return
     note = f"tj: raised by `{call_text(call)}`"
@@ -292,14 +326,13 @@ def _annotate(error: Exception, file: str, lines: Mapping[int, BoundSymbol]) -> 
     add_note(error, note)
 
 
-def _raising(
-    traceback: TracebackType | None, file: str, lines: Mapping[int, BoundSymbol]
-) -> BoundSymbol | None:
+def _raising(traceback: TracebackType | None, file: str) -> int:
+    """The line of ``file`` that raised, 0 if none did."""
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == file:
-            return lines.get(traceback.tb_lineno)
+            return traceback.tb_lineno
         traceback = traceback.tb_next
-    return None
+    return 0
 
 
 def _full(source: Source) -> str:

@@ -31,7 +31,7 @@ from tj_core.compile.checked_runs import (
     rebind,
 )
 from tj_core.contract.decline import LEAVE_OUT
-from tj_core.errors import PluginError
+from tj_core.errors import PluginError, mark_written
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
 
@@ -161,10 +161,45 @@ class RegionKernel:
     ) -> tuple[Sequence[Any], Exception | str | None]:
         """The result of the function that ``make`` makes, and the problem with it, or None.
 
-        A ``new`` function runs twice.
+        A ``new`` function runs twice. One that may write to inputs runs on copies of these first,
+        since its writes cannot be undone.
 
         :raises PluginError: if an input, or an earlier result, was written.
+        :raises Exception: an error of a run that may have written inputs, after one on copies.
         """
+        overwritten = {*self.region.overwritten.values()}
+        if not overwritten:
+            return self.ran(make, inputs, run, call, new=new)
+        copies = [copied(x, run.runtime) if i in overwritten else x for i, x in enumerate(inputs)]
+        trial = Run(given_values(call, tuple(copies), {}), run.runtime, call.effects, run.earlier)
+        made: list[Boxed] = []
+
+        def kept() -> Boxed:
+            made.append(make())
+            return made[0]
+
+        result, wrong = self.ran(kept, copies, trial, call, new=new)
+        if wrong is not None:
+            return (), wrong
+        try:
+            result = made[0](list(inputs))
+        except Exception as error:
+            mark_written(error)
+            raise
+        for lost in run.lost(call.outputs, result):
+            raise self.error(lost)
+        return result, None
+
+    def ran(
+        self,
+        make: Callable[[], Boxed],
+        inputs: list[Any],
+        run: Run,
+        call: BoundSymbol,
+        *,
+        new: bool,
+    ) -> tuple[Sequence[Any], Exception | str | None]:
+        """The result of `tried` for inputs that may be written."""
         result: Sequence[Any] = ()
         wrong: Exception | str | None
         try:

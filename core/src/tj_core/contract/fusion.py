@@ -53,8 +53,8 @@ class FusionRegion:
 
     ``overwritten``: outputs, by index, that become the value of an input at the end of the program,
     with the index of that input. The function may write such an output to the memory of the input,
-    and return the input itself: no later call reads the old value, and a further run of the
-    function or the program on the written value gives the same.
+    and return the input itself: no later call reads the old value. Unless `Fusion.consumes`, a
+    further run of the function or the program on the written value gives the same.
 
     ``first_run`` is for an executor that compiles the region again later, for other sizes. It calls
     its first argument, which compiles, and runs the resulting function on the inputs in the second.
@@ -167,7 +167,10 @@ class Fusion:
     regions are compiled again.
 
     ``overwrites``, if given, returns True for an input whose memory regions may overwrite with its
-    new value (`FusionRegion.overwritten`).
+    new value (`FusionRegion.overwritten`). ``consumes``: functions may have to write a value that a
+    further run would compute anew (``x.add_(1)``), since they read all that they need of an input
+    before they write there, and raise nothing in between, short of memory that runs out. If they
+    raise, the program does not run again.
 
     ``detached``: functions get inputs that require no gradient, as kernels of claimed calls do.
     False is for functions that ignore ``requires_grad`` where no gradients are recorded: inputs
@@ -187,6 +190,7 @@ class Fusion:
     fingerprint: Callable[[], str | None] | None = None
     detached: bool = True
     overwrites: Callable[[TensorProxy], bool] | None = None
+    consumes: bool = False
     begin: Callable[[], contextlib.AbstractContextManager[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -205,6 +209,7 @@ class Fusion:
             fingerprint=OPTIONAL_FUNCTION,
             detached=FLAG,
             overwrites=OPTIONAL_FUNCTION,
+            consumes=FLAG,
             begin=OPTIONAL_FUNCTION,
         )
         if (self.restore is None) != (self.fingerprint is None):

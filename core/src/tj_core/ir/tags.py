@@ -16,7 +16,16 @@ from tj_core.errors import PluginConflictError, TagError, did_you_mean
 if TYPE_CHECKING:
     from tj_core.source import Source
 
-__all__ = ["BUILTIN_TAGS", "FENCE", "NEW_VALUE_OF", "NO_TAGS", "Tag", "TagRegistry", "TagSet"]
+__all__ = [
+    "BUILTIN_TAGS",
+    "CONSUMES",
+    "FENCE",
+    "NEW_VALUE_OF",
+    "NO_TAGS",
+    "Tag",
+    "TagRegistry",
+    "TagSet",
+]
 
 TagValue = str | int | float | bool | None
 Carrier = Literal["proxy", "call", "trace"]
@@ -108,6 +117,9 @@ NO_TAGS = TagSet()
 NEW_VALUE_OF = "NEW_VALUE_OF"
 """The tag of the new value of an input; the tag's value is the input's name."""
 
+CONSUMES = "CONSUMES"
+"""The tag of a region's call after which the program must not run again from its arguments."""
+
 FENCE = "FENCE"
 """The tag of a call that no fused region reaches across: none has calls from both sides of it."""
 
@@ -137,6 +149,12 @@ BUILTIN_TAGS = (
         NEW_VALUE_OF,
         "whoever calls the program copies the value to its input of this name, as the last act",
         carriers=frozenset({"proxy"}),
+        into_body=False,
+    ),
+    Tag(
+        CONSUMES,
+        "the call writes to inputs what a second run of the program would compute anew",
+        carriers=frozenset({"call"}),
         into_body=False,
     ),
     Tag(FENCE, "no fused region reaches across the call", carriers=frozenset({"call"})),

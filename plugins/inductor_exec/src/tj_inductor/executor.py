@@ -69,6 +69,7 @@ def inductor_executor(options: Options) -> Executor:
         fingerprint=compiler.fingerprint,
         detached=False,
         overwrites=is_on_cpu,
+        consumes=True,
         begin=functools.partial(compiler.together, goes_on=True),
     )
     claims: RuleTable[Claim] = RuleTable("claim")

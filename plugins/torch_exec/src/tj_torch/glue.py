@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tj_torch.runtime.checks import check_index
-from tj_torch.runtime.counters import bump_version, set_version, versioned
+from tj_torch.runtime.counters import bump_version, bump_versions, set_version, versioned
 from tj_torch.runtime.func_levels import transformed
 from tj_torch.runtime.function import autograd_function, check_reads
 from tj_torch.runtime.functional import (
     copied_back,
+    copy_all,
     copy_back,
     with_strides,
     with_value,
@@ -23,11 +24,13 @@ __all__ = [
     "EARLIER",
     "autograd_function",
     "bump_version",
+    "bump_versions",
     "call",
     "check_index",
     "check_reads",
     "constant",
     "copied_back",
+    "copy_all",
     "copy_back",
     "flatten",
     "invoke",

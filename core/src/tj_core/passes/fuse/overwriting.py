@@ -3,7 +3,8 @@
 Without this, a cache that gets one more row would be copied. A region may write to such an input if
 only the new value is visible afterwards, and if region and program are idempotent: a further run on
 the written input gives the same. This is needed because after an error the program runs again, as
-it was acquired.
+it was acquired. Where no call of the region, or after it, refuses any value, such an error does not
+come, and the region may write to other inputs, too, if its executor can (`Fusion.consumes`).
 
 A rule of table ``overwrites`` is a function from a call to how its result depends on the first
 argument. ``"some"``: the result is a copy of it with some elements replaced, and their places and
@@ -44,11 +45,13 @@ Overwrites = Callable[[BoundSymbol], "Literal['some', 'all'] | None"]
 class Writes:
     """The inputs that a region may overwrite, by the names of their new values.
 
-    ``checks`` must run before the program's first call.
+    ``checks`` must run before the program's first call. With ``consumes``, a further run of the
+    program would not give the same.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict)
     checks: tuple[BoundSymbol, ...] = ()
+    consumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +76,44 @@ class Overwritable:
         return replace(self, units=units, reads=reads)
 
     def writes(
-        self, unit: int, returned: Sequence[Proxy], may: Callable[[TensorProxy], bool]
+        self,
+        unit: int,
+        returned: Sequence[Proxy],
+        may: Callable[[TensorProxy], bool],
+        *,
+        consumes: bool = False,
     ) -> Writes:
         """The inputs that the region with index ``unit`` may overwrite by values it ``returned``.
 
-        ``may`` returns True for an input that the executor can overwrite.
+        ``may`` returns True for an input that the executor can overwrite. For ``consumes`` see
+        `Fusion`.
         """
         candidates = [p for p in returned if p.name in self.inputs]
         if not candidates:
             return Writes()
         calls = self.units[unit]
         read = {p.name for p in free_values(calls)}
-        written: dict[str, str] = {}
+        fitting: dict[str, str] = {}
         for new in candidates:
             old = self.inputs[new.name]
-            alone = {new.name: old.name}
-            fits = old.name in read and self.reads[old.name] == 1 and may(old)
-            if fits and not _seen(calls, returned, alone, self.rules):
-                written |= alone
+            if old.name in read and self.reads[old.name] == 1 and may(old):
+                fitting[new.name] = old.name
+        if consumes and _seen(calls, returned, fitting, self.rules):
+            made = self.refusals.checks(call for later in self.units[unit:] for call in later)
+            if made is not None:
+                return Writes(fitting, tuple(made), consumes=True)
+        return self.same_again(unit, returned, fitting)
+
+    def same_again(
+        self, unit: int, returned: Sequence[Proxy], fitting: Mapping[str, str]
+    ) -> Writes:
+        """The inputs in ``fitting`` whose overwriting changes no second run of the program."""
+        calls = self.units[unit]
+        written = {
+            name: old
+            for name, old in fitting.items()
+            if not _seen(calls, returned, {name: old}, self.rules)
+        }
         # Again: the new value of an input that is left out depends on old values of the others.
         while lost := _seen(calls, returned, written, self.rules):
             written = {name: old for name, old in written.items() if old not in lost}

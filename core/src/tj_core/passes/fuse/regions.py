@@ -12,7 +12,7 @@ from tj_core.edit.bodies import closed_body
 from tj_core.ir.names import formal_input
 from tj_core.ir.proxy import Proxy, TensorProxy, size_hints
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Symbol
-from tj_core.ir.tags import NO_TAGS, TagSet
+from tj_core.ir.tags import CONSUMES, NO_TAGS, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Notation
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.passes.fuse.groups import Group, Owner, Unit
@@ -62,7 +62,8 @@ class Facts:
         fusion = self.executors[owner].fusion
         if self.overwritable is None or fusion is None or fusion.overwrites is None:
             return Writes()
-        return self.overwritable.writes(unit, returned, fusion.overwrites)
+        may, consumes = fusion.overwrites, fusion.consumes
+        return self.overwritable.writes(unit, returned, may, consumes=consumes)
 
     def may_choose(self, owner: str, p: Proxy) -> bool:
         """Decide if a region of ``owner`` that makes ``p`` may choose its strides."""
@@ -85,8 +86,8 @@ def region_calls(
     """``units`` with a call for each group, without unused calls unless `Facts.all_calls`."""
     drafts = [_draft(u, views) if isinstance(u, Group) else u for u in units]
     if facts.overwritable is not None:
-        calls = [d.calls if isinstance(d, _Draft) else (d,) for d in drafts]
-        facts = replace(facts, overwritable=facts.overwritable.among(calls))
+        running = _running(drafts, outputs, facts)
+        facts = replace(facts, overwritable=facts.overwritable.among(running))
     needed, read = value_names(outputs), set[str]()
     found: list[FusedCall | BoundSymbol] = []
     for place, unit in reversed([*enumerate(drafts)]):
@@ -106,6 +107,25 @@ def region_calls(
     if facts.overwritable is not None:
         checks = [c for unit in found if isinstance(unit, FusedCall) for c in unit.checks]
         found += facts.overwritable.refusals.first(checks, facts.fallback)[::-1]
+    return found[::-1]
+
+
+def _running(
+    drafts: Sequence[_Draft | BoundSymbol], outputs: Any, facts: Facts
+) -> list[Sequence[BoundSymbol]]:
+    """The calls of each draft; none if it is unused, such as a view that regions make again."""
+    needed, found = value_names(outputs), list[Sequence[BoundSymbol]]()
+    for unit in reversed(drafts):
+        if isinstance(unit, BoundSymbol):
+            calls, made = (unit,), unit.flat_outs
+            stays = facts.all_calls or not unit.effects.removable
+        else:
+            calls, made, stays = unit.calls, unit.made, False
+        if not stays and needed.isdisjoint(p.name for p in made):
+            found.append(())
+            continue
+        found.append(calls)
+        needed |= {p.name for p in free_values(calls)}
     return found[::-1]
 
 
@@ -177,6 +197,7 @@ def _fused_call(
     region = FusionRegion(
         lifted, key, facts.language, backward, flexible, strides, hosted, first.source, overwritten
     )
+    tags = _common_tags(draft.calls, backward)
     call = BoundSymbol(
         Symbol(owner, region.name),
         (*inputs, *constants),
@@ -184,7 +205,7 @@ def _fused_call(
         body=body,
         effects=region.effects,
         context=first.context,
-        tags=_common_tags(draft.calls, backward),
+        tags=tags.add(CONSUMES) if writes.consumes else tags,
         source=first.source,
         parent=first.parent or first.label,
         executor=owner,

@@ -152,6 +152,8 @@ class _Outer:
         again = self.needed(wanted)
         self.check_later(again)
         self.count_back(again)
+        if not again:
+            outside = self.copied_together(outside)
         # `position` views come before a write: even numbers for copies, odd ones for views.
         steps: list[tuple[int, Callable[[], None]]] = [
             (2 * w.position, functools.partial(self.copy_back, n, w)) for n, w in outside.items()
@@ -209,6 +211,43 @@ class _Outer:
             return False
         self.inside.append(call)
         return True
+
+    def copied_together(self, copies: Mapping[str, Write]) -> Mapping[str, Write]:
+        """Copy new values of several inputs by one call; return the other ``copies``.
+
+        Without views of inputs, the order of copies of new values does not show.
+        """
+        values = {n: self.new_value(n, w) for n, w in copies.items()}
+        whole = [n for n, w in copies.items() if self.is_only_new_value(n, w, values[n])]
+        whole = [n for n in whole if self.objects.bumps.get(self.objects.counter[n])]
+        if len(whole) < max(len(copies), 2):
+            return copies
+        groups: dict[bool, list[str]] = {}
+        for name in whole:
+            groups.setdefault(self.takes_gradients(copies[name]), []).append(name)
+        missing: dict[int, list[str]] = {}
+        for grad, names in groups.items():
+            targets = tuple(self.inputs[n] for n in names)
+            for target, name in zip(targets, names, strict=True):
+                self.made.editor.inherit(values[name], TagSet({NEW_VALUE_OF: name}))
+                self.made.check_copy(target, values[name], self.trace.context)
+                self.done[name] = self.objects.bumps[name]
+                missing.setdefault(self.done[name] - 1, []).append(name)
+            args = targets, tuple(values[n] for n in names)
+            effects = Effects(mutates=tuple(range(len(names))))
+            self.call(Symbol("tj", "copy_all"), args, grad=grad, effects=effects)
+        missing.pop(0, None)
+        for count, names in missing.items():
+            self.call(Symbol("tj", "bump_versions"), (tuple(map(self.inputs.get, names)), count))
+        return {}
+
+    def new_value(self, name: str, write: Write) -> Proxy:
+        """The value that the functional program returns to be copied through ``name``."""
+        straight = self.made.straight(write.place)
+        return self.receive(straight or self.made.value(Place(write.place.root)))
+
+    def takes_gradients(self, write: Write) -> bool:
+        return write.visible and self.trace.context.get("grad") is not False
 
     def copy_back(self, name: str, write: Write) -> None:
         """Copy the new value of an input to its memory, through the object ``name``."""

@@ -6,17 +6,26 @@ that mode, too, where it was compiled for calls without gradients.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from tj_torch.torch_private.runtime import set_version_counter, unsafe_view
 
-__all__ = ["bump_version", "set_version", "versioned"]
+__all__ = ["bump_version", "bump_versions", "set_version", "versioned"]
 
 
 def bump_version(tensor: torch.Tensor, count: int, /) -> None:
     """Add ``count`` to the version of ``tensor``."""
     for _ in range(0 if tensor.is_inference() else count):
         torch.autograd.graph.increment_version(tensor)
+
+
+def bump_versions(tensors: Sequence[torch.Tensor], count: int, /) -> None:
+    """Add ``count`` to the version of each of ``tensors``."""
+    counted = [t for t in tensors if not t.is_inference()]
+    for _ in range(count):
+        torch.autograd.graph.increment_version(counted)
 
 
 def set_version(tensor: torch.Tensor, count: int, /) -> None:

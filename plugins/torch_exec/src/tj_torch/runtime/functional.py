@@ -8,20 +8,21 @@ off these functions on fake tensors, as for all operations (`tj_torch.ops`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tj_core.extend import leaves, map_tree
 
-from tj_torch.runtime.counters import bump_version, set_version
+from tj_torch.runtime.counters import bump_version, bump_versions, set_version
 from tj_torch.runtime.subclasses import copied_wrapper, dense_tensors, is_wrapper
 
 __all__ = [
     "Functional",
     "Inverse",
     "copied_back",
+    "copy_all",
     "copy_back",
     "with_strides",
     "with_value",
@@ -106,6 +107,17 @@ def with_strides(value: torch.Tensor, like: torch.Tensor, /) -> torch.Tensor:
 def copy_back(target: torch.Tensor, value: torch.Tensor, /) -> None:
     """Write ``value`` to the memory of ``target``, unseen by autograd and the version counter."""
     target.data.copy_(value)
+
+
+def copy_all(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor], /) -> None:
+    """Copy each of ``values`` to its target, or only count the write where it is the target."""
+    there = []
+    for target, value in zip(targets, values, strict=True):
+        if target is value:
+            there.append(target)
+        else:
+            target.copy_(value)
+    bump_versions(there, 1)
 
 
 def copied_back(value: torch.Tensor, name: str, count: int, /) -> torch.Tensor:

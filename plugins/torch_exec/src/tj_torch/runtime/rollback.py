@@ -3,7 +3,8 @@
 In eager, writes before the error have happened, and the caller sees them. So the acquired program
 runs instead, from the same arguments and random states, and raises; or the user's own program, if
 it changes Python objects, too (`tj_torch.runtime.rerun`). A `PluginError`, from a kernel
-that did not do what its trace says, is raised as it is: its writes cannot be undone.
+that did not do what its trace says, is raised as it is: its writes cannot be undone. So is an error
+after a region has written over what it needed of an argument (`mark_written`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import PluginError, TjWarning
+from tj_core.internal import has_written
 
 from tj_torch.runtime.generators import NO_STATES, random_states, set_random_states
 from tj_torch.runtime.packing import Acquired, is_of_hook
@@ -68,7 +70,7 @@ def unless_it_raises(
             return run(*args)
         except _Raised as raised:
             error = raised.error
-        if isinstance(error, PluginError):
+        if isinstance(error, PluginError) or has_written(error):
             raise error
 
         restore = functools.partial(set_random_states, states)
