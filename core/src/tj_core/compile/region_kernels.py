@@ -170,8 +170,9 @@ class RegionKernel:
         overwritten = {*self.region.overwritten.values()}
         if not overwritten:
             return self.ran(make, inputs, run, call, new=new)
-        copies = [copied(x, run.runtime) if i in overwritten else x for i, x in enumerate(inputs)]
-        trial = Run(given_values(call, tuple(copies), {}), run.runtime, call.effects, run.earlier)
+        runtime = tuple(run.runtime)
+        copies = [copied(x, runtime) if i in overwritten else x for i, x in enumerate(inputs)]
+        trial = Run(given_values(call, tuple(copies), {}), runtime, call.effects, run.earlier)
         made: list[Boxed] = []
 
         def kept() -> Boxed:

@@ -61,8 +61,9 @@ def tj_tags() -> tuple[Tag, ...]:
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
     from tj_inductor.joined.transform import joining
+    from tj_inductor.lists import separating
 
-    return (joining(),)
+    return joining(), separating()
 
 
 @hookimpl

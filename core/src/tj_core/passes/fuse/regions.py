@@ -116,8 +116,9 @@ def _running(
     """The calls of each draft; none if it is unused, such as a view that regions make again."""
     needed, found = value_names(outputs), list[Sequence[BoundSymbol]]()
     for unit in reversed(drafts):
+        calls: Sequence[BoundSymbol] = (unit,)
         if isinstance(unit, BoundSymbol):
-            calls, made = (unit,), unit.flat_outs
+            made = unit.flat_outs
             stays = facts.all_calls or not unit.effects.removable
         else:
             calls, made, stays = unit.calls, unit.made, False

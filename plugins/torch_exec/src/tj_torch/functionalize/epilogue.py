@@ -212,7 +212,7 @@ class _Outer:
         self.inside.append(call)
         return True
 
-    def copied_together(self, copies: Mapping[str, Write]) -> Mapping[str, Write]:
+    def copied_together(self, copies: dict[str, Write]) -> dict[str, Write]:
         """Copy new values of several inputs by one call; return the other ``copies``.
 
         Without views of inputs, the order of copies of new values does not show.
