@@ -287,7 +287,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("f", [copied_to_an_index, set_at_a_place, zeroed])
+@pytest.mark.parametrize("f", [copied_to_an_index, set_at_a_place, zeroed, added, moved])
 def test_a_region_that_fails_is_survived(
     f: Program, fault: str, fusing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +320,27 @@ def test_an_error_after_the_write_happens_again_in_eager(f: Program, fusing: Any
             program().__globals__[name] = kernel.function
     with pytest.warns(tj.TjWarning, match="functional form of a program raised ZeroDivisionError"):
         check(f, g, arguments())
+
+
+@pytest.mark.parametrize("f", [added, accumulated])
+def test_an_error_after_a_write_is_raised_where_it_would_be_repeated(
+    f: Program, fusing: Any
+) -> None:
+    g = fusing(f)
+    check(f, g, arguments())
+    for use in tj.explain(g).regions:
+        kernel = use.kernel
+        run = kernel.function
+        kernel.function = lambda box, run=run: [run(box), 1 / 0]
+        for program, name in kernel.places:
+            program().__globals__[name] = kernel.function
+    args = arguments()
+    written = tuple(a.clone() for a in args)
+    with torch.no_grad(), pytest.raises(ZeroDivisionError):
+        g(*args)
+    with torch.no_grad():
+        f(*written)
+    torch.testing.assert_close(args, written)
 
 
 def test_it_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

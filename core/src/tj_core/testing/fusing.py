@@ -37,7 +37,7 @@ class LoopPlugin:
 
     ``compiled`` has the compiled regions, in order, ``batches`` the number of each batch.
     ``change``, if given, gets and returns the function of a region, to plant faults. For
-    ``overwrites`` see `Fusion`.
+    ``overwrites`` and ``consumes`` see `Fusion`.
     """
 
     def __init__(
@@ -50,11 +50,12 @@ class LoopPlugin:
         change: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         boxed: bool = False,
         overwrites: Callable[[TensorProxy], bool] | None = None,
+        consumes: bool = False,
     ) -> None:
         self.tj_name = name
         self.minimum, self.hosts, self.operations = minimum, hosts, operations
         self.change = change or (lambda function: function)
-        self.boxed, self.overwrites = boxed, overwrites
+        self.boxed, self.overwrites, self.consumes = boxed, overwrites, consumes
         self.compiled: list[FusionRegion] = []
         self.batches: list[int] = []
 
@@ -69,6 +70,7 @@ class LoopPlugin:
             check=self.check,
             together=self.together,
             overwrites=self.overwrites,
+            consumes=self.consumes,
         )
         return (Executor(self.tj_name, claims, fusion=fusion),)
 

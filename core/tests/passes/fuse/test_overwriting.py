@@ -11,14 +11,14 @@ from tj_core.compile.transforms import Transform
 from tj_core.contract.expansion import bind_outputs
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.editor import TraceEditor
-from tj_core.errors import PluginError
+from tj_core.errors import PluginError, has_written
 from tj_core.host.hookspecs import hookimpl
 from tj_core.host.session import Session
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.proxy import SymDim, TensorProxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Symbol
-from tj_core.ir.tags import NEW_VALUE_OF, TagSet
+from tj_core.ir.tags import CONSUMES, NEW_VALUE_OF, TagSet
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.passes.fuse.overwriting import OVERWRITES, overwritable
 from tj_core.passes.fuse.refusals import MOST_CALLS, REFUSES, Refusals
@@ -272,6 +272,82 @@ def test_what_writes_in_place_is_believed_after_its_first_run(check: int) -> Non
     g = tj.jit(lambda x, y: (x.over(y), -x.over(y)), session=Session(plugins))
     with pytest.raises(PluginError, match="wrote to argument 'x'"):
         g([*X], Y)
+
+
+def in_place(runs: list[list[float]]) -> Callable[..., Any]:
+    """A change of a region's function, which writes its first result over its first input."""
+
+    def change(right: Callable[..., Any]) -> Callable[..., Any]:
+        def run(x: list[float], y: list[float]) -> Any:
+            runs.append(x)
+            new, *others = right(x, y)
+            x[:] = new
+            return [x, *others]
+
+        return run
+
+    return change
+
+
+def added(x: Any, y: Any) -> Any:
+    return x + y, -y
+
+
+@pytest.mark.parametrize("check", [0, 3])
+def test_a_value_that_a_second_run_would_change_is_written_once(check: int) -> None:
+    runs: list[list[float]] = []
+    loop = LoopPlugin(overwrites=lambda p: True, consumes=True, change=in_place(runs))
+    plugins = [loop, Writing({0: "x"}), NumericPlugin()]
+    g = tj.jit(added, session=Session(plugins, overrides={"check": check, "strict": True}))
+    x = [*X]
+    for expected in ([1.0, 7.0, 3.0], [1.0, 12.0, 3.0]):
+        new, other = g(x, Y)
+        assert new is x
+        assert x == expected
+        assert other == [-0.0, -5.0, -0.0]
+    assert sum(box is x for box in runs) == 2, "what is new is tried on copies"
+    (call,) = tj.last_trace(g).calls
+    assert CONSUMES in call.tags
+
+
+def test_what_may_raise_later_runs_on_old_values() -> None:
+    def later(x: Any, y: Any) -> Any:
+        new = x + y
+        return new, -y, y.reciprocal()
+
+    for refused, overwritten in ((["reciprocal"], 0), ([], 1)):
+        writing = Writing({0: "x"}, refused=refused)
+        g, loop = fused(later, writing, consumes=True)
+        assert g(X, [1.0, 1.0, 1.0])[0] == [2.0, 3.0, 4.0]
+        assert [len(region.overwritten) for region in loop.compiled] == [overwritten]
+
+
+def test_an_error_says_if_inputs_are_written() -> None:
+    def failing(right: Callable[..., Any]) -> Callable[..., Any]:
+        change = in_place(runs := [])(right)
+
+        def run(x: list[float], y: list[float]) -> Any:
+            change(x, y)
+            return [x, -x if len(runs) > limit else right(x, y)[1]]  # type: ignore[operator]
+
+        return run
+
+    # The second run of a new function is on copies, too; the fourth run is that of another call.
+    for limit, written in ((0, False), (1, False), (2, True), (3, True)):
+        loop = LoopPlugin(overwrites=lambda p: True, consumes=True, change=failing)
+        session = Session([loop, Writing({0: "x"}), NumericPlugin()])
+        g = tj.jit(added, session=session)
+        x = [*X]
+        if written:
+            if limit == 3:
+                g(x, Y)
+            with pytest.raises(TypeError) as caught:
+                g(x, Y)
+            assert has_written(caught.value)
+        else:
+            with pytest.warns(tj.TjWarning, match="failed on region"):
+                assert g(x, Y)[0] == [1.0, 7.0, 3.0]
+            assert x == X
 
 
 def test_a_wrong_value_in_place_is_found_when_every_run_is_verified() -> None:

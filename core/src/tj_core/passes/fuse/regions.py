@@ -116,17 +116,15 @@ def _running(
     """The calls of each draft; none if it is unused, such as a view that regions make again."""
     needed, found = value_names(outputs), list[Sequence[BoundSymbol]]()
     for unit in reversed(drafts):
-        calls: Sequence[BoundSymbol] = (unit,)
         if isinstance(unit, BoundSymbol):
-            made = unit.flat_outs
+            calls, made = [unit], unit.flat_outs
             stays = facts.all_calls or not unit.effects.removable
         else:
-            calls, made, stays = unit.calls, unit.made, False
-        if not stays and needed.isdisjoint(p.name for p in made):
-            found.append(())
-            continue
-        found.append(calls)
-        needed |= {p.name for p in free_values(calls)}
+            calls, made, stays = [*unit.calls], unit.made, False
+        runs = stays or not needed.isdisjoint(p.name for p in made)
+        found.append(calls if runs else ())
+        if runs:
+            needed |= {p.name for p in free_values(calls)}
     return found[::-1]
 
 

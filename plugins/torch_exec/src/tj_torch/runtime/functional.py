@@ -8,6 +8,7 @@ off these functions on fake tensors, as for all operations (`tj_torch.ops`).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,13 +112,12 @@ def copy_back(target: torch.Tensor, value: torch.Tensor, /) -> None:
 
 def copy_all(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor], /) -> None:
     """Copy each of ``values`` to its target, or only count the write where it is the target."""
-    there = []
-    for target, value in zip(targets, values, strict=True):
-        if target is value:
-            there.append(target)
-        else:
+    if not all(map(operator.is_, targets, values)):
+        pairs = [(t, v) for t, v in zip(targets, values, strict=True) if t is not v]
+        for target, value in pairs:
             target.copy_(value)
-    bump_versions(there, 1)
+        targets = [t for t, v in zip(targets, values, strict=True) if t is v]
+    bump_versions(targets, 1)
 
 
 def copied_back(value: torch.Tensor, name: str, count: int, /) -> torch.Tensor:
