@@ -98,11 +98,20 @@ class Overwritable:
             old = self.inputs[new.name]
             if old.name in read and self.reads[old.name] == 1 and may(old):
                 fitting[new.name] = old.name
-        if consumes and _seen(calls, returned, fitting, self.rules):
+        whole = not any(map(self.scatters, calls))
+        if consumes and whole and _seen(calls, returned, fitting, self.rules):
             made = self.refusals.checks(call for later in self.units[unit:] for call in later)
             if made is not None:
                 return Writes(fitting, tuple(made), consumes=True)
         return self.same_again(unit, returned, fitting)
+
+    def scatters(self, call: BoundSymbol) -> bool:
+        """Test for a call that replaces or changes some elements of its first argument.
+
+        Executors compute such calls in place, of which they may still read other elements.
+        """
+        rule = self.rules.get(call.symbol)
+        return rule is not None and len(call.flat_args) > 1 and rule.value(call) != "all"
 
     def same_again(
         self, unit: int, returned: Sequence[Proxy], fitting: Mapping[str, str]
