@@ -36,3 +36,18 @@ import torch
 def f(x, n): return torch.nn.functional.interpolate(x, scale_factor={factor})
 """
     captured_whole(text, *(f"f(torch.ones(1, 1, 4, 4), {n})" for n in (1, 2, 3)))
+
+
+@pytest.mark.parametrize("size", ["is_causal=n > 1", "enable_gqa=k.shape[1] != 4"])
+def test_truths_of_sizes_are_arguments_of_attention(size: str) -> None:
+    text = f"""
+import torch
+def f(q, k):
+    n = q.shape[2]
+    return torch.nn.functional.scaled_dot_product_attention(q, k, k, {size})
+"""
+    shapes = (5, 2), (3, 2), (1, 2), (1, 4), (4, 4)
+    if "gqa" not in size:
+        shapes = (5, 4), (3, 4), (1, 4), (4, 4)
+    calls = (f"f(torch.ones(2, 4, {n}, 8), torch.ones(2, {heads}, 7, 8))" for n, heads in shapes)
+    captured_whole(text, *calls)

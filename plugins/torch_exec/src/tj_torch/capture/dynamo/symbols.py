@@ -46,7 +46,7 @@ def correct_operators(stack: ExitStack) -> None:
     releases.refused_operators(stack, _leave_operators_of_symbols)
     _methods_of_numbers(stack)
     _leave_long_products(stack)
-    _settle_factors(stack)
+    _settle_arguments(stack)
     _sum_truths(stack)
 
 
@@ -169,9 +169,17 @@ def _leave_long_products(stack: ExitStack) -> None:
     replace(stack, TorchInGraphFunctionVariable, "call_function", multiplying)
 
 
-def _settle_factors(stack: ExitStack) -> None:
-    """Take ``scale_factor=n`` of an interpolation for a constant: the kernels want floats."""
+def _settle_arguments(stack: ExitStack) -> None:
+    """Take ``is_causal=n > 1`` and ``scale_factor=n`` of functions in `functional` for constants.
+
+    The kernels want a bool, and floats.
+    """
     from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable, TupleVariable
+
+    def truth(variable: Any) -> Any:
+        variable = variable.realize()
+        is_truth = _is_symbol(variable) and variable.python_type() is bool
+        return _settled(variable) if is_truth else variable
 
     def factors(variable: Any) -> Any:
         variable = variable.realize()
@@ -181,17 +189,21 @@ def _settle_factors(stack: ExitStack) -> None:
             return TupleVariable([*map(factors, variable.items)])
         return variable
 
-    def interpolating(original: Callable[..., Any]) -> Callable[..., Any]:
+    def settling(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if any(self.value is f for f in _INTERPOLATIONS):
-                args = [*args[:2], *map(factors, args[2:3]), *args[3:]]
-                if "scale_factor" in kwargs:
-                    kwargs = {**kwargs, "scale_factor": factors(kwargs["scale_factor"])}
+            name = getattr(self.value, "__name__", None)
+            if name is not None and getattr(functional, name, None) is self.value:
+                args = [*map(truth, args)]
+                kwargs = {key: truth(value) for key, value in kwargs.items()}
+                if name in _INTERPOLATIONS:
+                    args[2:3] = map(factors, args[2:3])
+                    if "scale_factor" in kwargs:
+                        kwargs["scale_factor"] = factors(kwargs["scale_factor"])
             return original(self, tx, args, kwargs)
 
         return call_function
 
-    replace(stack, TorchInGraphFunctionVariable, "call_function", interpolating)
+    replace(stack, TorchInGraphFunctionVariable, "call_function", settling)
 
 
 def _leave_zeros(factors: list[Any]) -> None:
@@ -214,7 +226,7 @@ def _leave_operators_of_symbols(operands: tuple[Any, ...]) -> None:
         stop("an operator of a number that differs between calls")
 
 
-_INTERPOLATIONS = functional.interpolate, functional.upsample
+_INTERPOLATIONS = frozenset({"interpolate", "upsample"})
 
 _OTHERS: dict[type, tuple[type, ...]] = {
     bool: (int, bool),
