@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -73,6 +74,7 @@ def _local(name: str) -> str:
     return re.sub(r"\bL\['(\w+)'\]", r"\1", name)
 
 
+@functools.lru_cache(256)  # each call beyond the limit asks again
 def _compared(guard: str) -> str | None:
     """Expression that ``guard`` compares with a constant; None for other guards."""
     if guard.startswith("not "):  # guard on an empty container; its siblings compare len()
