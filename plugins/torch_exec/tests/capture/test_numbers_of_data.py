@@ -95,3 +95,27 @@ def test_parts_of_a_program_write_in_inference_mode(first: type) -> None:
                     assert torch.equal(found, expected)
                     assert found.is_inference() == expected.is_inference()
                     assert found._is_view() == expected._is_view()
+
+
+ROW = """
+import torch
+x, i = torch.arange(6.).reshape(3, 2), torch.tensor([1, -1, 0, 7])
+"""
+ROWS = {
+    "an element": "return x[i[k]] * 2",
+    "the largest": "return x[i[:k + 1].max()] * 2",
+    "of a loop": "return sum(x[n] * 2 for n in torch.arange(k + 1))",
+    "two": "return x[i[k], i[0]] * 2",
+    "written": "y = x + 1; y[i[k]] = 5.; return y",
+    "a mask": "return x[i[k] > 0] * 2",
+    "bytes": "return x[(i[k] > 0).to(torch.uint8)] * 2",
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_integer_that_is_computed_is_an_index(name: str) -> None:
+    text = f"{ROW}def f(k):\n    {ROWS[name]}"
+    calls = [f"f({k})" for k in (0, 1, 2, 3, 1)]
+    equal_to_eager(text, *calls)()
+    if name in ("an element", "the largest", "of a loop", "written"):
+        captured_whole(text, "f(0)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import alias_facts
+from tj_core.extend import NumberProxy, alias_facts
 
 from tj_torch.dispatch.error_notes import with_notes
 from tj_torch.dispatch.fallbacks import warn
@@ -16,7 +16,7 @@ from tj_torch.torch_private.ops import ASSERTED_NUMBER
 if TYPE_CHECKING:
     from tj_core.extend import BoundSymbol, Compilation, Jitted, Trace
 
-__all__ = ["asserts_sizes", "keeping_changes", "losing", "with_changes"]
+__all__ = ["decides_otherwise", "keeping_changes", "losing", "with_changes"]
 
 Run = Callable[..., Any]
 
@@ -57,12 +57,17 @@ def with_changes(jitted: Jitted, run: Run, original: Run) -> Run:
     return program
 
 
-def asserts_sizes(trace: Trace) -> bool:
-    """Test if ``trace`` asserts a number that depends on data; eager may accept another one.
+def decides_otherwise(trace: Trace) -> bool:
+    """Test if ``trace`` may raise where eager does not, or says it in other words.
 
-    ``x[mask] + y`` broadcasts a row that the mask selects alone.
+    It may assert a number that depends on data, where eager accepts another one: ``x[mask] + y``
+    broadcasts a row that the mask selects alone. It selects what the program takes as ``x[i]``.
     """
-    return any(call.symbol.qualname == str(ASSERTED_NUMBER) for call in trace.calls)
+    return any(
+        call.symbol.qualname == str(ASSERTED_NUMBER)
+        or (call.symbol.qualname == "torch.select" and isinstance(call.args[-1], NumberProxy))
+        for call in trace.calls
+    )
 
 
 def losing(function: Run, name: str) -> Run:

@@ -17,6 +17,7 @@ from tj_torch.dispatch.background import Background
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.error_notes import with_notes
 from tj_torch.dispatch.fallbacks import stand_aside
+from tj_torch.dispatch.raised_calls import RaisedCalls
 from tj_torch.dispatch.recompiles import Explain, changed, recurs
 from tj_torch.dispatch.switches import Switches
 from tj_torch.guards.ambient import ambient_mode, interpreting
@@ -172,6 +173,7 @@ class Dispatcher(Generic[R]):
         self.elsewhere: Callable[..., Any] | None = None
         self.elsewhere_calls = 0
         self.found_late = 0
+        self.raised = RaisedCalls()
         self.explain: weakref.WeakKeyDictionary[Entry, Explain] = weakref.WeakKeyDictionary()
         self.switches = Switches(jitted, programs.original, programs.accept)
         self._call: Callable[..., Any] | None = programs.make_callable(self)
@@ -223,6 +225,8 @@ class Dispatcher(Generic[R]):
             self.elsewhere_calls += 1
             return call.instead(self.elsewhere)
         function = self.programs.outside(self)
+        if function is None and self.raised:
+            function = self.raised.running(call.values, self.programs.original)
         if function is not None:
             return call.instead(function)
         if self.background is not None:
@@ -337,13 +341,15 @@ class Dispatcher(Generic[R]):
     ) -> Callable[..., Any]:
         """``program``; unless it raises, the fallback is recorded, and later calls run ``later``.
 
-        If it raises, the user gets this error; ``note`` may add a note to it.
+        If it raises, the user gets this error; ``note`` may add a note to it. Calls alike then
+        run without a capture.
         """
 
         def run(*args: Any, **kwargs: Any) -> Any:
             try:
                 result = program(*args, **kwargs)
             except Exception as error:
+                self.raised.add((args, kwargs), note)
                 note(error)
                 raise
             record()

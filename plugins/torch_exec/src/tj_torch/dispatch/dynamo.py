@@ -16,7 +16,7 @@ from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.module_paths import name_modules
 from tj_torch.capture.sources import stack_source
 from tj_torch.dispatch.ahead import prepare, real
-from tj_torch.dispatch.changed_objects import asserts_sizes, keeping_changes, with_changes
+from tj_torch.dispatch.changed_objects import decides_otherwise, keeping_changes, with_changes
 from tj_torch.dispatch.copies import copy_containers
 from tj_torch.dispatch.dispatcher import Dispatcher, Made, weakly
 from tj_torch.dispatch.error_notes import note_line, with_notes
@@ -250,7 +250,7 @@ class DynamoPrograms:
         compilation = entry.compilation
         function = None if compilation is None else compilation.function
         changes = captured.noticed.changes
-        reruns = compilation is not None and (changes or asserts_sizes(compilation.traces[0]))
+        reruns = compilation is not None and (changes or decides_otherwise(compilation.traces[0]))
         if compilation is not None and reruns:
             draws = captured.noticed.draws
             function = keeping_changes(entries.jitted, compilation, draws=draws, changes=changes)

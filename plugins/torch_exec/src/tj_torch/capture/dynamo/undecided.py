@@ -23,11 +23,18 @@ __all__ = ["leave_undecided"]
 
 def leave_undecided(stack: ExitStack) -> None:
     """Break the graph at ``if len(x[mask]):``, a list of it, and an index ``x[:, n % 3]``."""
-    from tj_torch.torch_private.dynamo import TensorVariable, symbolic_convert, utils
+    from tj_torch.torch_private.dynamo import (
+        BuiltinVariable,
+        TensorVariable,
+        symbolic_convert,
+        utils,
+    )
 
     if has(symbolic_convert, "guard_bool"):
         replace(stack, symbolic_convert, "guard_bool", _deciding)
     replace(stack, TensorVariable, "call_method", _deciding)  # `x[mask].tolist()`
+    replace(stack, TensorVariable, "call_method", _numbering_writes)
+    replace(stack, BuiltinVariable, "call_function", _numbering_reads)
     replace(stack, utils, "run_node", _indexing)
 
 
@@ -43,6 +50,61 @@ def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
             raise exc.UserError(exc.UserErrorType.ANTI_PATTERN, str(error)) from None
 
     return decide
+
+
+def _numbering_reads(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Take ``x[i]`` for ``x[i.item()]``, as PyTorch does, where ``i`` is a computed integer.
+
+    Fake tensors would make two symbols, of the index and of the place in memory, and Dynamo misses
+    the first one in the result (2.14).
+    """
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        is_read = self.fn is operator.getitem and len(args) == 2 and args[0].is_tensor()
+        if is_read and _takes_numbers(tx):
+            args = [args[0], _with_numbers(tx, args[1])]
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+def _numbering_writes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Take ``x[i] = y`` for ``x[i.item()] = y`` likewise."""
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name == "__setitem__" and args and _takes_numbers(tx):
+            args = [_with_numbers(tx, args[0]), *args[1:]]
+        return original(self, tx, name, args, kwargs)
+
+    return call_method
+
+
+def _takes_numbers(tx: Any) -> bool:
+    """Test if a graph may have numbers that depend on data; otherwise it breaks at ``item``."""
+    return bool(tx.output.shape_env.settings.allow_scalar_outputs)
+
+
+def _with_numbers(tx: Any, index: Any) -> Any:
+    from tj_torch.torch_private.dynamo import TupleVariable
+
+    index = index.realize()
+    if isinstance(index, TupleVariable):
+        items = [item.realize() for item in index.items]
+        found = [_with_numbers(tx, item) for item in items]
+        same = all(a is b for a, b in zip(items, found, strict=True))
+        return index if same else TupleVariable(found)
+    if not index.is_tensor():
+        return index
+    node = index.as_proxy().node
+    value = node.meta.get("example_value")
+    is_number = isinstance(value, torch.Tensor) and not value.ndim and value.dtype in _INTEGERS
+    return (
+        index.call_method(tx, "item", [], {}) if is_number and node.op != "placeholder" else index
+    )
+
+
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+"""Data types of indices; `bool` and `uint8` are of masks."""
 
 
 def _indexing(original: Callable[..., Any]) -> Callable[..., Any]:
