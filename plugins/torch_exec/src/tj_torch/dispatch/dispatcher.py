@@ -260,7 +260,8 @@ class Dispatcher(Generic[R]):
 
         :raises Exception: an error for `without`.
         """
-        self._refuse(call)  # before what a compilation alone needs, as each such call comes here
+        if self.switches.compile:
+            self._limit(call)  # before what a compilation alone needs: each such call comes here
         # One compilation at a time in the process: sessions share expansions, and Dynamo
         # has global state. Dynamo's lock is taken first, as where it calls the backend.
         given = self.programs.given(call)
@@ -282,17 +283,17 @@ class Dispatcher(Generic[R]):
         """Function that runs ``call`` if PyTorch's stance forbids to compile for it; else None."""
         return self.switches.uncompiled(lambda: self._failing(call))
 
-    def _refuse(self, call: Call[R]) -> None:
-        """Raise an error for `without` if PyTorch or the limit of programs forbids to compile."""
-        function = self.uncompiled(call)
-        if function is not None:
-            raise _SwitchedOffError(function)
+    def _limit(self, call: Call[R]) -> None:
+        """Raise an error for `without` if enough programs were compiled for calls like this one."""
         reason = recurs(self.explain.values(), call.frame, self.limit)
         if reason is not None:
             raise _RefusedError(reason)
 
     def _compile(self, call: Call[R], called: bool) -> R:
-        self._refuse(call)  # another thread may have compiled meanwhile
+        function = self.uncompiled(call)
+        if function is not None:
+            raise _SwitchedOffError(function)
+        self._limit(call)  # another thread may have compiled meanwhile
         why = self.jitted.reason = self._changed(call)
         made = self.programs.compile(self, call)
         made.entry.reason = why

@@ -79,8 +79,7 @@ class Switches:
 
         :raises RecompileError: if the stance is ``fail_on_recompile``.
         """
-        stance = stances()._stance
-        name = "default" if stance is None else stance.stance
+        name = _stance()
         if name == _FAILING:
             raise _recompiles(self.jitted, tuple(failing()))
         if name in _WAITING and not self._waited:
@@ -89,6 +88,11 @@ class Switches:
             return self.original if backend is None else self._by(backend)
         return self.original if name == _KEEPING else None
 
+    @property
+    def compile(self) -> bool:
+        """True if PyTorch's stance is the usual one, by which calls are compiled for."""
+        return _stance() == "default"
+
     def _by(self, backend: str) -> Callable[..., Any]:
         """The original under ``torch.compile``, which the stance may give another backend."""
         if backend not in self._by_stance:
@@ -96,6 +100,11 @@ class Switches:
             compiled = torch.compile(self.original, backend=backend, dynamic=dynamic)
             self._by_stance[backend] = compiled
         return self._by_stance[backend]
+
+
+def _stance() -> str:
+    stance = stances()._stance
+    return "default" if stance is None else stance.stance
 
 
 def _off(jitted: Jitted) -> str | None:

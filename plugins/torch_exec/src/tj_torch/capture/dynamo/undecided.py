@@ -85,7 +85,7 @@ def _takes_numbers(tx: Any) -> bool:
 
 
 def _with_numbers(tx: Any, index: Any) -> Any:
-    from tj_torch.torch_private.dynamo import TupleVariable
+    from tj_torch.torch_private.dynamo import TensorVariable, TupleVariable
 
     index = index.realize()
     if isinstance(index, TupleVariable):
@@ -93,7 +93,7 @@ def _with_numbers(tx: Any, index: Any) -> Any:
         found = [_with_numbers(tx, item) for item in items]
         same = all(a is b for a, b in zip(items, found, strict=True))
         return index if same else TupleVariable(found)
-    if not index.is_tensor():
+    if type(index) is not TensorVariable:  # a subclass stands for a number of Python's or NumPy's
         return index
     node = index.as_proxy().node
     value = node.meta.get("example_value")
