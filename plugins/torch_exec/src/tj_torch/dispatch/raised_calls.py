@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from tj_torch.torch_private.runtime import pytree
 
 __all__ = ["RaisedCalls"]
 

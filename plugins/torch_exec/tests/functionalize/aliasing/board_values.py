@@ -272,6 +272,14 @@ def places_before_a_mask(x, places):
     return x
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(6, 6)),))
+def diagonal_by_its_reverse(x):
+    x = x.clone()
+    x.diagonal().add_(x.sum(0))
+    x.diagonal().mul_(x.diagonal().flip(0))
+    return x
+
+
 wrap_body_0 = 3.0
 
 
