@@ -40,6 +40,19 @@ CASES: dict[str, tuple[Program, tuple[int, ...]]] = {
     "max_unpool2d": (lambda x, i: F.max_unpool2d(x[:, None, :8] * 2, i, 2).sin(), (N, 1, 8, 8)),
     "writes": (lambda x, i: x.mul_(2).index_copy_(1, i, x[:, :1] * 2).sin(), (1,)),
     "a view": (lambda x, i: (x[1:], (x * 2).gather(1, i).sin())[1], (N, 3, 8)),
+    "two calls": (
+        lambda x, i: (
+            (x * 2).scatter_reduce(1, i, x[:, :3], "sum").sin().flip(0).cumsum(0)
+            * (x * 3).index_reduce(1, i[-1, -1, -1:], x[:, :1], "prod").cos()
+        ),
+        (N, 3, 8),
+    ),
+    "random beside": (
+        lambda x, i: (
+            torch.rand(N, 3).sin().mean() + F.embedding(i, x[0] * 2).mean() + torch.rand(N).cos()
+        ),
+        (N, 3),
+    ),
     "random": (lambda x, i: (F.dropout(x, 0.5) * 2).gather(1, i).sin(), (N, 3, 8)),
 }
 

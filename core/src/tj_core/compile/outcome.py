@@ -19,8 +19,11 @@ __all__ = ["NOT_KEPT", "Assemble", "Assembly", "Outcome", "Recompiler", "Wrap", 
 class Recompiler(Protocol):
     """The compiler of further forms of a program, for calls that the first form does not fit."""
 
-    def acquired(self) -> Compilation:
-        """The acquired program, without transforms to stages and without removal of calls."""
+    def acquired(self, *, fused: bool = True) -> Compilation:
+        """The acquired program, without transforms to stages and without removal of calls.
+
+        If not ``fused``, each call runs by itself, in the order of the program.
+        """
         ...
 
     def compiled(self, trace: Trace) -> Compilation:

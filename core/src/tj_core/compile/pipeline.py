@@ -453,8 +453,11 @@ class _Recompiler:
 
     run: _Run
 
-    def acquired(self) -> Compilation:
+    def acquired(self, *, fused: bool = True) -> Compilation:
         pipeline = self.run.pipeline
+        if not fused:
+            alone = [replace(e, fusion=None) for e in pipeline.executors]
+            pipeline = replace(pipeline, executors=alone)
         kept = [r for r in pipeline.transforms if r.transform.produces is None]
         plain = replace(pipeline, transforms=kept).keeping_all_calls()
         return self._of(plain, self.run.steps.traces[0])

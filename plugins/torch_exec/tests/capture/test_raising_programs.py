@@ -100,6 +100,27 @@ def test_a_handler_of_a_class_that_data_does_not_raise_breaks_nothing() -> None:
     assert len(warned(SeenProgram("of data", source.replace("KeyError", "IndexError"), args))) == 1
 
 
+EXPANDED = """\
+import torch
+
+def program(x):
+    y = x.sin()
+    try:
+        y[0].expand(2, 3).{call}
+    except RuntimeError as error:
+        y = y + len(str(error))
+    return y.cos()
+"""
+
+
+@pytest.mark.parametrize("call", ["add_(1)", "copy_(x[:2])", "mul_(x[1:])", "clamp_(min=0)"])
+def test_a_handler_sees_a_write_to_an_expanded_tensor(call: str) -> None:
+    """Fake kernels write there, and real ones raise."""
+    program = SeenProgram("expanded", EXPANDED.format(call=call), ("(torch.rand(3, 3),)",) * 2)
+    assert differences_seen(program) == []
+    assert len(warned(program)) == 1
+
+
 @pytest.mark.slow
 def test_an_assertion_after_a_side_effect_sees_it() -> None:
     log: list[int] = []

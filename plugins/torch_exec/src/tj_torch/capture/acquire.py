@@ -52,6 +52,7 @@ from tj_torch.capture.higher_order.subprograms import (
     known_object,
     operation,
 )
+from tj_torch.capture.level_operators import operators_of
 from tj_torch.capture.inputs import STATIC, input_names, static_inputs
 from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
@@ -229,6 +230,11 @@ class Importer(NodeValues):
 
         Values inside are wrapped, so their calls are not expanded.
         """
+        if (known := operators_of(self, group)) is not None:
+            calls, values = known
+            self.calls += calls
+            self.env.update(zip(levels.escaping(group), values, strict=True))
+            return
         inner = self.inner(self.graph, self.context.current)
         inner.opaque_state = True
         outside = {n: self.env[n] for n in levels.outside(group)}

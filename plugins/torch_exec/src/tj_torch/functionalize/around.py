@@ -47,10 +47,14 @@ def with_errors(trace: Trace) -> Wrap:
     devices, generators = list(draws_from(trace)), generators_in(trace)
 
     def wrap(function: Run, recompiler: Recompiler) -> Run:
-        acquired = once(lambda: recompiler.acquired().function)
-        return unless_it_raises(raising(function), acquired, devices, generators)
+        return unless_it_raises(raising(function), in_order(recompiler), devices, generators)
 
     return wrap
+
+
+def in_order(recompiler: Recompiler) -> Run:
+    """The acquired program with each call by itself: a region draws random numbers too early."""
+    return once(lambda: recompiler.acquired(fused=False).function)
 
 
 def generators_in(trace: Trace) -> list[torch.Generator]:
@@ -106,15 +110,16 @@ def wrapping(
     def wrap(function: Callable[..., Any], recompiler: Recompiler) -> Callable[..., Any]:
         if not (changed or again):
             return generate(epilogue, {PROGRAM: function}).function
-        acquired = once(lambda: recompiler.acquired().function)
         plain = generate(epilogue, {PROGRAM: raising(function)}).function
-        run = unless_it_raises(plain, acquired, devices, generators, early)
+        raised = in_order(recompiler)
+        run = unless_it_raises(plain, raised, devices, generators, early)
         if not changed:
             return run
-        run = apart(run, recompiler, acquired)
+        acquired = once(lambda: recompiler.acquired().function)
+        run = apart(run, recompiler, acquired, raised)
         return if_autograd_allows(run, detached, freed, acquired) if changes else run
 
-    def apart(run: Run, recompiler: Recompiler, acquired: Run) -> Run:
+    def apart(run: Run, recompiler: Recompiler, acquired: Run, raised: Run) -> Run:
         """``run`` if no written argument shares memory, else a program for the aliasing."""
         if not allowed and (not mutated or len(tensors) == 1) and not parts:
             return run
@@ -129,7 +134,7 @@ def wrapping(
                 program = compiled(trace, wanted, expand, recompiler, f"shared_{next(counter)}")
             except Unsuitable:
                 return acquired
-            return unless_it_raises(program, acquired, devices, generators)
+            return unless_it_raises(program, raised, devices, generators)
 
         plain = [i for i in tensors if i not in parts]
         found = dispatch_on_aliasing(run, plain, mutated, make, acquired, allowed)

@@ -142,6 +142,12 @@ class TorchDialects:
             function, call.args, call.kwargs, call.context, modes, self.sizes, value
         ).facts
 
+    def expand_once(
+        self, function: Callable[..., Any], args: tuple[Any, ...], context: Context
+    ) -> Expansion:
+        """Expansion of a call of ``function``, which is made for it and not called again."""
+        return self.memo.expand_once(function, args, context, self.sizes)
+
     def derive(
         self,
         call: BoundSymbol,

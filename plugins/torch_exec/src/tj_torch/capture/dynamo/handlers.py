@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.dynamo.patches import is_pytorchs, leave_frames, stop
-from tj_torch.capture.dynamo.quiet import may_raise_on_data
+from tj_torch.capture.dynamo.quiet import may_raise_on_data, writes_elements_twice
 from tj_torch.torch_private.replacement import has, replace
 from tj_torch.torch_private.runtime import TorchDispatchMode, pytree
 
@@ -258,7 +258,8 @@ class _Watching(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if may_raise_on_data(func, pytree.tree_leaves((args, kwargs))):
+        leaves = pytree.tree_leaves((args, kwargs))
+        if may_raise_on_data(func, leaves) or writes_elements_twice(func, args, kwargs):
             _leave(str(func))
         return func(*args, **kwargs)
 

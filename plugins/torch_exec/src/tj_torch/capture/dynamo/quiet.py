@@ -6,14 +6,14 @@ matrix, a probability above one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from tj_torch.torch_private.runtime import OpOverload
+from tj_torch.torch_private.runtime import OpOverload, pytree
 
-__all__ = ["may_raise_on_data"]
+__all__ = ["may_raise_on_data", "writes_elements_twice"]
 
 _SLICE = torch.ops.aten.slice.Tensor
 """A view of what there is between its ends, whatever these are."""
@@ -274,6 +274,24 @@ def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
         return True
     return not (
         torch.Tag.pointwise in operator.tags or name in _QUIET or name.rstrip("_") in _QUIET
+    )
+
+
+def writes_elements_twice(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Test if ``operator`` writes to an expanded tensor, which kernels refuse for real ones."""
+    if not isinstance(operator, OpOverload) or not operator._schema.is_mutable:
+        return False
+    given = {a.name: v for a, v in zip(operator._schema.arguments, args, strict=False)}
+    values = {**given, **kwargs}
+    written = [a.name for a in operator._schema.arguments if a.alias_info and a.alias_info.is_write]
+    return any(map(_is_expanded, pytree.tree_leaves([values.get(name) for name in written])))
+
+
+def _is_expanded(value: Any) -> bool:
+    """Test for a tensor whose memory has one element at several indices, as kernels do."""
+    return isinstance(value, torch.Tensor) and any(
+        isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size < 2)
+        for size, stride in zip(value.shape, value.stride(), strict=True)
     )
 
 

@@ -113,6 +113,18 @@ class Memo:
 
         return self._brought(call, make, instance, value)
 
+    def expand_once(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], context: Context, sizes: Sizes
+    ) -> Expansion:
+        """`expand` for a function that is called once: nothing is kept."""
+        give_way()
+        call = _Call(fn, args, {}, context, sizes)
+
+        def make() -> Expansion:
+            return self.expander.expand(fn, args, {}, context, sizes)
+
+        return self._brought(call, make, instance, None)
+
     def derive(
         self,
         fn: Callable[..., Any],
