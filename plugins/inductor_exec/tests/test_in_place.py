@@ -439,3 +439,29 @@ def test_what_a_write_gives_a_gradient(f: Any, fusing: Any) -> None:
         found.append(([*outs, gradient], [o.requires_grad for o in (*outs, a)]))
     torch.testing.assert_close(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
+
+
+def moved(pos: torch.Tensor, vel: torch.Tensor, dt: float) -> None:
+    vel.add_(pos)
+    pos.add_(vel).mul_(dt)
+
+
+def moved_twice(pos: torch.Tensor, vel: torch.Tensor, dt: float) -> None:
+    for _ in range(2):
+        vel.add_(pos)
+        pos.add_(vel).mul_(dt)
+
+
+def test_a_graph_that_writes_is_another_to_inductors_cache(
+    fusing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache knows a graph by its code, which does not follow changes of the graph."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for f in (moved, moved_twice, moved):
+        jitted = fusing(f)
+        for n, dt in ((5, 4.0), (9, 3.0), (7, 2.0)):
+            pos, vel = torch.rand(n, 2), torch.rand(n, 2)
+            wanted = pos.clone(), vel.clone()
+            f(*wanted, dt)
+            jitted(pos, vel, dt)
+            torch.testing.assert_close((pos, vel), wanted)

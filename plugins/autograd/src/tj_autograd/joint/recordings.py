@@ -139,19 +139,28 @@ def _laid_out(
     """``gradient`` of ``x`` with ``strides``; if these are None, those of ``x`` where it is dense,
     else contiguous.
     """
-    if gradient is not None and type(gradient) is not type(x):
-        x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    if gradient is None and strides is None:
+        return torch.zeros_like(x)
+    if gradient is not None:
+        if gradient.layout is not torch.strided:  # as of `embedding(sparse=True)`
+            return gradient
+        found = gradient.stride()
+        if found == strides or (strides is None and found == x.stride() and _is_dense(x)):
+            return gradient
+        if type(gradient) is not type(x):
+            x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     if strides is not None:
         made = torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
-    elif gradient is None:
-        return torch.zeros_like(x)
     else:
-        dense = torch.ops.aten.is_non_overlapping_and_dense.default(x)
-        kept = torch.preserve_format if dense else torch.contiguous_format
+        kept = torch.preserve_format if _is_dense(x) else torch.contiguous_format
         made = torch.empty_like(x, memory_format=kept)
     if gradient is None:
         return made.zero_()
     return gradient if gradient.stride() == made.stride() else made.copy_(gradient)
+
+
+def _is_dense(x: torch.Tensor) -> bool:
+    return bool(torch.ops.aten.is_non_overlapping_and_dense.default(x))
 
 
 # ---------------------------------------------------------------------------- the calls

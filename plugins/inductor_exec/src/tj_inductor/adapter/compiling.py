@@ -112,6 +112,7 @@ def compiled(
     same = in_one_place(output.args[0], written)
     write(graph, output, written)
     read_before(graph)
+    graph.recompile()  # Inductor's cache knows a graph by its code
     context = TracingContext(mode)
     context.output_strides = []
     forced = {"force_layout_optimization": True} if _has_gradients_of_convolutions(graph) else {}

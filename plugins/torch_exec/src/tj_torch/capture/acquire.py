@@ -52,8 +52,8 @@ from tj_torch.capture.higher_order.subprograms import (
     known_object,
     operation,
 )
-from tj_torch.capture.level_operators import operators_of
 from tj_torch.capture.inputs import STATIC, input_names, static_inputs
+from tj_torch.capture.level_operators import import_operators
 from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
     as_given,
@@ -226,20 +226,13 @@ class Importer(NodeValues):
                 self.transformed(group)
 
     def transformed(self, group: Sequence[torch.fx.Node]) -> None:
-        """Import the nodes of a level of `torch.func` as one call with a subprogram.
-
-        Values inside are wrapped, so their calls are not expanded.
-        """
-        if (known := operators_of(self, group)) is not None:
-            calls, values = known
-            self.calls += calls
-            self.env.update(zip(levels.escaping(group), values, strict=True))
+        """Import the nodes of a level of `torch.func`, if need be as one call without expansion."""
+        if not self.opaque_state and import_operators(self, group):
             return
         inner = self.inner(self.graph, self.context.current)
         inner.opaque_state = True
-        outside = {n: self.env[n] for n in levels.outside(group)}
-        inner.env.update(outside)
-        inputs = [p for p in leaves(list(outside.values())) if isinstance(p, Proxy)]
+        inner.env |= {n: self.env[n] for n in levels.outside(group)}
+        inputs = [p for p in leaves([*inner.env.values()]) if isinstance(p, Proxy)]
         inner.proxies += {p.name: p for p in inputs}.values()
         for node in group:
             inner.node(node)

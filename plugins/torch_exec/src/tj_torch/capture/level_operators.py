@@ -6,6 +6,7 @@ They can be fused, differentiated and moved as those of the rest of the program.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,67 +31,66 @@ from tj_torch.torch_private.runtime import HigherOrderOperator
 if TYPE_CHECKING:
     from tj_core.extend import Body, Source
 
-    from tj_torch.capture.acquire import Importer
+    from tj_torch.capture.node_values import NodeValues
 
-__all__ = ["operators_of"]
+__all__ = ["import_operators"]
 
 
-def operators_of(
-    importer: Importer, group: Sequence[torch.fx.Node]
-) -> tuple[list[BoundSymbol], list[Any]] | None:
-    """Calls of the operators of ``group``, a level's nodes, and the values that escape from it.
+def import_operators(program: NodeValues, group: Sequence[torch.fx.Node]) -> bool:
+    """Import ``group``, the nodes of a level in ``program``, as the operators that they run.
 
-    None if they are not known: a higher-order operation may have a gradient of its own, and what
-    depends on data or changes a state has no expansion.
+    False, with nothing imported, if these are not known: a higher-order operation may have a
+    gradient of its own, and what depends on data has no expansion.
     """
-    if importer.opaque_state or any(map(_is_opaque, group)):
-        return None
-    args = tuple(importer.env[node] for node in levels.outside(group))
-    given = [p for p in leaves(args) if isinstance(p, Proxy)]
-    context = importer.context.current
+    if any(node.op == "get_attr" or isinstance(node.target, HigherOrderOperator) for node in group):
+        return False
+    args = tuple(program.env[node] for node in levels.outside(group))
+    run = _function(program.graph, group)
     try:
-        found = importer.dialects.expand_once(_function(importer, group), args, context)
+        found = program.dialects.expand_once(run, args, program.context.current)
         if found.body is None or found.made or found.captured or found.effects.written:
-            return None
+            return False
         source = next((s for s in map(node_source, group) if s is not None), None)
-        replay = _Replay(importer, source, dict(_formals(found.body, given)))
+        replay = _Replay(program, _given(found.body, args), source)
         for call in found.body.calls:
             replay.add(call)
     except (CannotExpandError, ExpansionError, LookupError):
-        return None
+        return False
     outputs = [map_tree(replay.real, out, Proxy) for out in found.body.outputs]
-    wanted = [p for p in leaves(found.outputs) if isinstance(p, Proxy)]
-    made = [p for p in leaves(outputs) if isinstance(p, Proxy)]
+    wanted = (p for p in leaves(found.outputs) if isinstance(p, Proxy))
+    made = (p for p in leaves(outputs) if isinstance(p, Proxy))
     if not all(w.same_meta(m) for w, m in zip(wanted, made, strict=True)):
-        return None
-    return replay.calls, outputs
+        return False
+    program.calls += replay.calls
+    program.env.update(zip(levels.escaping(group), outputs, strict=True))
+    return True
 
 
-def _is_opaque(node: torch.fx.Node) -> bool:
-    return node.op == "get_attr" or isinstance(node.target, HigherOrderOperator)
+def _given(body: Body, args: Any) -> dict[str, Any]:
+    """The arguments behind the inputs of ``body``, by formal name."""
+    given = [p for p in leaves(args) if isinstance(p, Proxy)]
+    return {p.name: given[formal_index(p.name)] for p in body.inputs}
 
 
-def _function(importer: Importer, group: Sequence[torch.fx.Node]) -> Callable[..., Any]:
+def _function(graph: torch.fx.GraphModule, group: Sequence[torch.fx.Node]) -> Callable[..., Any]:
     """The nodes of ``group`` as a function of the values from outside of it."""
-    graph = torch.fx.Graph()
-    copies = {node: graph.placeholder(node.name) for node in levels.outside(group)}
+    part = torch.fx.Graph()
+    copies = {node: part.placeholder(node.name) for node in levels.outside(group)}
     for node in group:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(tuple(copies[node] for node in levels.escaping(group)))
-    body = torch.fx.GraphModule(importer.graph, graph)
+        copies[node] = part.node_copy(node, copies.__getitem__)
+    part.output(tuple(copies[node] for node in levels.escaping(group)))
+    body = torch.fx.GraphModule(graph, part)
     return lambda *args: transformed(body, *args)
 
 
-def _formals(body: Body, given: Sequence[Proxy]) -> list[tuple[str, Proxy]]:
-    return [(p.name, given[formal_index(p.name)]) for p in body.inputs]
-
-
+@dataclass
 class _Replay:
-    """The calls of a body, made again for a program's values ``real``, by formal name."""
+    """The ``calls`` of a body, made again for ``values`` of ``program``, by formal name."""
 
-    def __init__(self, importer: Importer, source: Source | None, values: dict[str, Any]) -> None:
-        self.importer, self.source, self.values = importer, source, values
-        self.calls: list[BoundSymbol] = []
+    program: NodeValues
+    values: dict[str, Any]
+    source: Source | None
+    calls: list[BoundSymbol] = field(default_factory=list)
 
     def real(self, formal: Proxy) -> Any:
         """The program's value for ``formal``."""
@@ -99,31 +99,30 @@ class _Replay:
     def add(self, inner: BoundSymbol) -> None:
         """Add ``inner`` with the metadata and effects that it has for the program's values.
 
-        :raises CannotExpandError: if they are others than those of ``inner``.
+        :raises CannotExpandError: if its results differ from those of ``inner``.
         """
-        importer = self.importer
+        program = self.program
         call = BoundSymbol(
             inner.symbol,
             map_tree(self.real, inner.args, Proxy),
             map_tree(self.real, inner.kwargs, Proxy),
-            context=inner.context.over(importer.context.current),
+            context=inner.context.over(program.context.current),
             source=self.source,
         )
-        facts = importer.dialects.expand(call, resolve(inner.symbol), importer.modes)
+        facts = program.dialects.expand(call, resolve(inner.symbol), program.modes)
         path = inner.symbol.path.partition(".")[0]
-        bound = bind_outputs(call, facts, lambda _: importer.namer(path))
-        if bound.effects.rebinds or len(bound.flat_outs) != len(inner.flat_outs):
+        bound = bind_outputs(call, facts, lambda _: program.namer(path))
+        pairs = [*zip(inner.flat_outs, bound.flat_outs, strict=False)]
+        alike = len(inner.flat_outs) == len(bound.flat_outs) and all(_alike(*p) for p in pairs)
+        if bound.effects.rebinds or not alike:
             raise CannotExpandError(f"{inner.symbol} is another call outside of its level")
-        for formal, p in zip(inner.flat_outs, bound.flat_outs, strict=True):
-            if isinstance(formal, TensorProxy) and not _is_like(formal, p):
-                raise CannotExpandError(f"{inner.symbol} is another call outside of its level")
-            self.values[formal.name] = p
+        self.values |= {formal.name: p for formal, p in pairs}
         self.calls.append(bound)
 
 
-def _is_like(formal: TensorProxy, p: Proxy) -> bool:
-    return isinstance(p, TensorProxy) and (formal.shape, formal.strides, formal.dtype) == (
-        p.shape,
-        p.strides,
-        p.dtype,
-    )
+def _alike(one: Proxy, other: Proxy) -> bool:
+    """Test for the same metadata, apart from whether a gradient is required."""
+    if not (isinstance(one, TensorProxy) and isinstance(other, TensorProxy)):
+        return type(one) is type(other)
+    facts = ("shape", "strides", "dtype", "device")
+    return all(getattr(one, name) == getattr(other, name) for name in facts)

@@ -17,19 +17,27 @@ from tj_torch.ops.values import convert
 from tj_torch.torch_private.runtime import pytree
 
 if TYPE_CHECKING:
+    from tj_torch.ops.context.tracker import ContextTracker
     from tj_torch.ops.service import TorchDialects
+    from tj_torch.ops.settings.modes import Modes
 
 __all__ = ["NodeValues"]
 
 
 class NodeValues:
-    """Maker of proxies for nodes.
+    """Maker of proxies for nodes of ``graph``, and the ``calls`` of its trace so far.
 
     Names come from ``namer``, or are those in ``renamed``; ``tags`` are the user's, by node.
+    ``env`` has the value of each node.
     """
 
+    graph: torch.fx.GraphModule
     dialects: TorchDialects
     namer: Namer
+    calls: list[BoundSymbol]
+    env: dict[torch.fx.Node, Any]
+    context: ContextTracker
+    modes: Modes
     tags: dict[torch.fx.Node, TagSet]
     renamed: dict[torch.fx.Node, str]
 

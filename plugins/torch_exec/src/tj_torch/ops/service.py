@@ -34,9 +34,10 @@ from tj_torch.ops.sizes.shape_env import shape_environment
 
 if TYPE_CHECKING:
     import torch
+    from tj_core.extend import Context
 
     from tj_torch.ops.expansion.derive import Derivation, Slot
-
+    from tj_torch.ops.expansion.expansion import Expansion
 
 __all__ = ["TorchDialects", "rule_tables"]
 

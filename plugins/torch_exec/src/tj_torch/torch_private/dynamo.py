@@ -119,7 +119,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.variables": {
         "base": ("see special methods that a class gets", "answers of classes"),
-        "builder": ("replace guards of one object that is two arguments", "identity"),
+        "builder": ("replace guards of one object that is two arguments", "identity",
+                    "returned objects"),
         "builtin": ("replace how builtin functions are called",),
         "ctx_manager": ("tell PyTorch's modes from a program's contexts", "errors of data"),
         "dicts": ("replace how keys are looked up", "missing keys", "order of keys", "identity",

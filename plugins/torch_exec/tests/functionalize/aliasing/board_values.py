@@ -289,6 +289,13 @@ def global_called_as_dynamo_calls_its_own(x):
 
 
 @known("Dynamo, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def attribute_of_what_is_written(x):
+    x.number = 3
+    x += 1
+    return x * getattr(x, "number", 0)
+
+
+@known("Dynamo, found here", layouts=(lambda new: new.scene(new(2, 3)),))
 def defaults_that_a_function_gets(x):
     def scaled(y, by=1):
         return y * by

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -24,12 +24,19 @@ _OF_OPTIMIZERS = ".param_groups["
 """Part of the sources of parameters that are keys of an optimizer's state, each its own."""
 
 
+_Sources: TypeAlias = "dict[int, tuple[Any, dict[str, Any]]]"
+"""Sources by expression for each object, by its id."""
+
+
 class Apart:
-    """The objects that the graph in progress tells apart: their sources, by kind and expression."""
+    """The objects that the graph in progress tells apart: their sources, by kind and object.
+
+    An object has a source for each way to it, such as that of a parameter and that of a key.
+    """
 
     def __init__(self) -> None:
         self._output: Callable[[], Any] = lambda: None
-        self._kinds: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+        self._kinds: tuple[_Sources, _Sources] = ({}, {})
 
     def note(self, variable: Any) -> None:
         """Note a tensor or a module that the program compares with others of its kind."""
@@ -44,12 +51,20 @@ class Apart:
             output = InstructionTranslator.current_tx().output
             if self._output() is not output:  # another graph, or another attempt at one
                 self._output, self._kinds = weakref.ref(output), ({}, {})
-            self._kinds[variable.is_tensor()][name] = source
+            value = _object(variable)
+            self._kinds[variable.is_tensor()].setdefault(id(value), (value, {}))[1][name] = source
 
-    def sources(self, output: Any) -> list[list[Any]]:
+    def different(self, output: Any) -> list[list[Any]]:
         """Sources that have to read different objects, for the graph of ``output``."""
         found = self._kinds if self._output() is output else ()
-        return [[*sources.values()] for sources in found if len(sources) > 1]
+        firsts = ([next(iter(s.values())) for _, s in known.values()] for known in found)
+        return [sources for sources in firsts if len(sources) > 1]
+
+    def same(self, output: Any) -> list[list[Any]]:
+        """Sources that have to read one object, for the graph of ``output``."""
+        found = self._kinds if self._output() is output else ()
+        each = ([*sources.values()] for known in found for _, sources in known.values())
+        return [sources for sources in each if len(sources) > 1]
 
     def note_keys(self, stack: ExitStack) -> None:
         """Note keys of dicts and items of sets, until ``stack`` is left."""
@@ -63,6 +78,13 @@ class Apart:
             return init
 
         replace(stack, HashableTracker, "__init__", noting)
+
+
+def _object(variable: Any) -> Any:
+    """The fake tensor or the module of ``variable``; else the variable."""
+    if variable.is_tensor():
+        return variable.as_proxy().node.meta.get("example_value", variable)
+    return getattr(variable, "value", variable)
 
 
 def _is_module(variable: Any) -> bool:

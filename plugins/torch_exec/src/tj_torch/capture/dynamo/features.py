@@ -28,6 +28,7 @@ from tj_torch.capture.dynamo import (
     refused_arguments,
     releases,
     result_caches,
+    returned_objects,
     reused_regions,
     symbols,
     tensors,
@@ -236,6 +237,13 @@ FEATURES: tuple[Correction, ...] = (
         unnoticed(refused_arguments.correct),
         Needs(names=refused_arguments.NAMES),
         outer_probes.refused,
+    ),
+    Correction.of(
+        "returned objects",
+        "attributes are of an object, also where a call in place returns it",
+        unnoticed(returned_objects.correct),
+        None,
+        outer_probes.returned,
     ),
     Correction.of(
         "keywords",

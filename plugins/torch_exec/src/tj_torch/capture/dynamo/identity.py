@@ -154,8 +154,10 @@ def _guard_changed_objects(stack: ExitStack, apart: Apart) -> None:
 
     def ending(original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_subgraph(self: Any, *args: Any, **kwargs: Any) -> Any:
-            for sources in (*_kept_apart(self.side_effects), *apart.sources(self)):
+            for sources in (*_kept_apart(self.side_effects), *apart.different(self)):
                 _guard(*sources, _several)
+            for sources in apart.same(self):
+                _guard(*sources, _one)
             return original(self, *args, **kwargs)
 
         return compile_subgraph

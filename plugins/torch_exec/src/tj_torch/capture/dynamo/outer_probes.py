@@ -11,6 +11,7 @@ __all__ = [
     "orders",
     "refused",
     "regions",
+    "returned",
     "texts",
     "undecided",
     "unguarded",
@@ -61,6 +62,20 @@ def f(x, k):
     return x
 """,
     "f(x, True)", "f(x, 1)", "f(x, False)", "f(x, 2.0)",
+)  # fmt: skip
+
+returned = equal_to_eager(
+    """
+p = torch.ones(2, requires_grad=True)
+p.grad = torch.ones(2)
+@torch.no_grad()
+def f(p):
+    p.mark = 1
+    p -= p.grad
+    p.grad = None
+    return p.mark
+""",
+    "f(p)", "p.grad is None",
 )  # fmt: skip
 
 imported = equal_to_eager(
