@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tj_core as tj
+import torch
 from tj_conformance.gradients.regions import DECLINED, Program, results
 from tj_conformance.oracle.versions import left_to_this_version
 from tj_suites.gradients.regions import assert_equal
@@ -19,3 +20,17 @@ def test_what_is_left_to_pytorch(f: Program) -> None:
         assert_equal(results(jitted, size), results(f, size))
     if not left_to_this_version(tj.stats(jitted).fallbacks):
         assert DECLINED[f] in str(tj.explain(jitted).declined)
+
+
+@pytest.mark.parametrize("padding", [None, 0, -1])
+def test_sparse_gradients(padding: int | None) -> None:
+    """A sparse gradient stays one, though the weight's strides are of a dense one."""
+    table = torch.nn.Embedding(10, 4, padding_idx=padding, sparse=True)
+    index = torch.tensor([1, 0, 3, 3, 9])
+    found = []
+    for f in (table, tj.jit(table)):
+        (f(index) * 2).sum().backward()
+        found.append(table.weight.grad)
+        table.weight.grad = None
+    assert [g.layout for g in found if g is not None] == [torch.sparse_coo] * 2
+    assert torch.equal(*(g.to_dense() for g in found if g is not None))

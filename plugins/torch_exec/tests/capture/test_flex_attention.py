@@ -16,6 +16,7 @@ pytestmark = pytest.mark.sampled(16)
 
 QKV = tuple(torch.linspace(-1, 1, 64).reshape(1, 2, 8, 4) * s for s in (1, 2, 3))
 SLOPES = torch.tensor([0.5, 2.0])
+OFFSETS = torch.linspace(0, 1, 15)
 
 
 def plain_attention(q, k, v):
@@ -31,11 +32,15 @@ def causal(q, k, v):
     return flex_attention(q, k, v, block_mask=mask, score_mod=lambda s, b, h, i, j: s * 2)
 
 
+def relative(q, k, v):
+    return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + OFFSETS[i - j + 7])
+
+
 def with_statistics(q, k, v):
     return flex_attention(q, k, v, return_lse=True, scale=0.3)
 
 
-@pytest.mark.parametrize("f", [plain_attention, biased, causal, with_statistics])
+@pytest.mark.parametrize("f", [plain_attention, biased, causal, relative, with_statistics])
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.filterwarnings("ignore:return_lse is deprecated")
 def test_flex_attention(f: Callable[..., Any]) -> None:

@@ -14,6 +14,7 @@ from tj_core.extend import (
     BoundSymbol,
     CannotExpandError,
     Proxy,
+    Symbol,
     TensorProxy,
     bind_outputs,
     formal_index,
@@ -102,6 +103,7 @@ class _Replay:
         :raises CannotExpandError: if its results differ from those of ``inner``.
         """
         program = self.program
+        inner = _with_numbers_made(inner)
         call = BoundSymbol(
             inner.symbol,
             map_tree(self.real, inner.args, Proxy),
@@ -118,6 +120,20 @@ class _Replay:
             raise CannotExpandError(f"{inner.symbol} is another call outside of its level")
         self.values |= {formal.name: p for formal, p in pairs}
         self.calls.append(bound)
+
+
+def _with_numbers_made(call: BoundSymbol) -> BoundSymbol:
+    """``call``, or what makes a tensor of its number: `vmap` copies a number as if it were one."""
+    if call.symbol != _COPY or isinstance(call.args[0], Proxy):
+        return call
+    kwargs = tuple((name, value) for name, value in call.kwargs if name in ("dtype", "device"))
+    if not any(name == "dtype" for name, _ in kwargs):
+        raise CannotExpandError(f"{call.symbol} of a number")
+    return call.replace(symbol=_MADE, kwargs=kwargs)
+
+
+_COPY = Symbol("aten", "_to_copy.default")
+_MADE = Symbol("aten", "scalar_tensor.default")
 
 
 def _alike(one: Proxy, other: Proxy) -> bool:

@@ -15,8 +15,8 @@ from weakref import WeakSet
 import torch
 
 from tj_torch.capture.dynamo.equal_parts import MARK, Equals, is_region
+from tj_torch.capture.dynamo.patches import is_nested
 from tj_torch.capture.dynamo.reused_regions import dynamos_regions
-from tj_torch.torch_private.eager import level_depth
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def _is_taken(variable: Any, tx: Any, equals: Equals) -> bool:
         nn_module.UnspecializedNNModuleVariable,
         nn_module.UnspecializedBuiltinNNModuleVariable,
     )
-    inside = tx.output.current_tracer.parent is not None or level_depth() > 0
-    if type(variable) not in kinds or variable.source is None or inside:
+    if type(variable) not in kinds or variable.source is None or is_nested(tx):
         return False
     return type(variable.value) not in _REFUSED and equals.has(variable.value)
 

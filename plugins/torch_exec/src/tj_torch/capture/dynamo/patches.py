@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from tj_torch.torch_private.eager import level_depth
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "forget_builders",
     "forget_handlers",
     "insisting",
+    "is_nested",
     "is_pytorchs",
     "leave",
     "leave_frames",
@@ -176,6 +178,13 @@ def replace_getattr(
     else:  # up to 2.11
         forget_handlers(stack, getattr)
         replace(stack, builtin.BuiltinVariable, "call_getattr", one_by_one)
+
+
+def is_nested(tx: Any) -> bool:
+    """Test if ``tx`` is in a function of an operation such as `flex_attention`, or in a level of
+    `torch.func`.
+    """
+    return tx.output.current_tracer.parent is not None or level_depth() > 0
 
 
 def is_pytorchs(code: CodeType) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo.patches import stop
+from tj_torch.capture.dynamo.patches import is_nested, stop
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -80,8 +80,12 @@ def _numbering_writes(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _takes_numbers(tx: Any) -> bool:
-    """Test if a graph may have numbers that depend on data; otherwise it breaks at ``item``."""
-    return bool(tx.output.shape_env.settings.allow_scalar_outputs)
+    """Test if a graph may have numbers that depend on data; otherwise it breaks at ``item``.
+
+    A function under `vmap`, or of an operation such as `flex_attention`, may not: its index may
+    stand for many.
+    """
+    return not is_nested(tx) and bool(tx.output.shape_env.settings.allow_scalar_outputs)
 
 
 def _with_numbers(tx: Any, index: Any) -> Any:
