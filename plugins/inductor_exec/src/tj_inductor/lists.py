@@ -10,25 +10,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-import torch
 from tj_core.extend import (
     BoundSymbol,
     CallEditor,
-    Constant,
-    NumberProxy,
     PassContext,
     PassRecord,
     Proxy,
     Replacement,
     RuleTable,
     Stage,
-    TensorProxy,
     Trace,
     TraceEditor,
     Transform,
 )
 
-from tj_inductor.operators import can_fuse
+from tj_inductor.numbers import Made, UnfitError
 
 __all__ = ["separating"]
 
@@ -54,11 +50,6 @@ FORMS = {
 
 NAMED = ("addcdiv", "addcmul")
 """Operators whose number is the keyword ``value``."""
-
-EXACT = frozenset({"float32", "float64"})
-"""Data types in which a number is rounded alike, whether it comes as one or as a tensor."""
-
-FLOAT64 = Constant("torch.float64", torch.float64)
 
 PREFIX = "aten._foreach_"
 
@@ -142,103 +133,22 @@ def _holds_lists(call: BoundSymbol) -> bool:
     return call.body is not None and any(map(_on_lists, call.body.calls))
 
 
-def _apart(call: BoundSymbol, edit: CallEditor) -> _Made | None:
+def _apart(call: BoundSymbol, edit: CallEditor) -> Made | None:
     """The calls on each tensor; None if one cannot be fused, or has another result."""
     lists = _lists(call)
     if lists is None:
         return None
-    made = _Made(call, edit)
+    name = FORMS[call.symbol.qualname.removeprefix(PREFIX)]
+    made = Made(call, edit, name)
     try:
         for out, *given in zip(call.flat_outs, *lists, strict=True):
-            made.add(out, given)
-    except _UnfitError:
+            named = dict(call.kwargs)
+            if name.startswith(NAMED) and given[3:]:
+                named["value"] = given.pop()
+            made.add(out, given, named)
+    except UnfitError:
         return None
     return made
-
-
-class _UnfitError(Exception):
-    """A call on one tensor is not what the call on lists is for it."""
-
-
-class _Made:
-    """The calls that take the place of ``call``, of operators on each tensor.
-
-    ``tensors`` are calls that make tensors of its numbers: a region takes no number that is not
-    known when it is compiled.
-    """
-
-    def __init__(self, call: BoundSymbol, edit: CallEditor) -> None:
-        self.call, self.edit = call, edit
-        self.name = FORMS[call.symbol.qualname.removeprefix(PREFIX)]
-        self.calls: list[BoundSymbol] = []
-        self.tensors: dict[str, BoundSymbol] = {}
-
-    def add(self, out: Any, given: list[Any]) -> None:
-        """Append the calls that make ``out`` of ``given``.
-
-        :raises _UnfitError: if one cannot be fused, or makes another result.
-        """
-        named = dict(self.call.kwargs)
-        if self.name.startswith(NAMED) and given[3:]:
-            named["value"] = given.pop()
-        if any(map(_is_unknown, (*given, *named.values()))):
-            given = self.with_tensors(out, given, named)
-            self.put(out, "add.Tensor" if given[2:] else self.name, *given[:2])
-        else:
-            self.put(out, self.name, *given, **named)
-
-    def with_tensors(self, out: Any, given: list[Any], named: dict[str, Any]) -> list[Any]:
-        """The arguments with tensors in place of numbers; three for a sum of the first two."""
-        if not isinstance(out, TensorProxy) or out.dtype.name not in EXACT or not out.shape:
-            raise _UnfitError
-        operator = self.name.partition(".")[0]
-        first, *others = (self.tensor(x) for x in given)
-        factor = self.tensor(named.get("alpha", named.get("value", 1)))
-        if operator in ("addcdiv", "addcmul"):
-            # In this order, as in PyTorch's kernel.
-            product = self.step("mul.Tensor", others[0], factor)
-            second = self.step(f"{operator.removeprefix('addc')}.Tensor", product, others[1])
-            return [first, second, 0]
-        if operator == "add" and "alpha" in named:
-            return [first, self.step("mul.Tensor", others[0], factor), 0]
-        if operator in ("add", "sub", "mul", "div") and "alpha" not in named:
-            return [first, *others]
-        raise _UnfitError
-
-    def tensor(self, x: Any) -> Any:
-        """``x``, or the tensor of a number that is not known yet."""
-        if not _is_unknown(x):
-            return x
-        if x.name not in self.tensors:
-            made = self.edit.call("aten.scalar_tensor.default", x, dtype=FLOAT64)
-            self.tensors[x.name] = made
-        return self.tensors[x.name].outputs
-
-    def step(self, name: str, *args: Any) -> Any:
-        made = self.edit.call(f"aten.{name}", *args)
-        self.keep(made)
-        return made.outputs
-
-    def put(self, out: Any, name: str, *args: Any, **named: Any) -> None:
-        """Append the call of operator ``name`` that makes ``out``."""
-        made = self.edit.call(f"aten.{name}", *args, outputs=(out.name,), **named)
-        result = made.outputs
-        if not isinstance(result, TensorProxy) or not isinstance(out, TensorProxy):
-            raise _UnfitError
-        if result.replace(tags=out.tags, requires_grad=out.requires_grad) != out:
-            raise _UnfitError
-        self.keep(made.replace(outputs=out))
-
-    def keep(self, made: BoundSymbol) -> None:
-        made = made.replace(tags=self.call.tags, body=None)
-        if made.outputs.device.type != "cpu" or can_fuse(made) is not True:
-            raise _UnfitError
-        self.calls.append(made)
-
-
-def _is_unknown(x: Any) -> bool:
-    """Test for a number that is known in each call only, and is no size."""
-    return isinstance(x, NumberProxy) and x.kind == "float"
 
 
 def _lists(call: BoundSymbol) -> list[list[Any]] | None:

@@ -62,8 +62,9 @@ def tj_tags() -> tuple[Tag, ...]:
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
     from tj_inductor.joined.transform import joining
     from tj_inductor.lists import separating
+    from tj_inductor.numbers import as_tensors
 
-    return joining(), separating()
+    return joining(), separating(), as_tensors()
 
 
 @hookimpl

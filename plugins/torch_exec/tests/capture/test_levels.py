@@ -31,11 +31,12 @@ def test_levels_are_left_when_a_program_raises() -> None:
 
 def test_calls_after_a_level_are_known_again() -> None:
     def f(x):
-        return torch.func.grad(lambda a: a.sin().sum())(x).cos()
+        value, pullback = torch.func.vjp(torch.sin, x)
+        return pullback(value)[0].cos()
 
     jitted = tj.jit(f)
     jitted(X)
-    transformed, cos = tj.last_trace(jitted).calls
+    transformed, *_, cos = tj.last_trace(jitted).calls
     assert transformed.symbol.qualname == "tj.transformed"
     assert cos.body is not None
 

@@ -424,7 +424,7 @@ FUNCTIONS = [
     dirty_without_a_gradient,
 ]
 OPERATORS = [custom, custom_of_lists]
-SCANS = [scanned, scanned_in_reverse, scanned_branches]
+SCANS = [scanned, scanned_in_reverse, scanned_branches, summed_up, recurrence]
 BRANCHES = [branches, nested_branches, mapped, repeated, looped, looped_without_gradients]
 
 DECLINED = {
@@ -434,9 +434,6 @@ DECLINED = {
     dirty_twice: "writes",
     through_returned: "returns what it is given",
     view_returned: "returns what it is given",
-    # Made of `vmap`, of which nobody knows what it does.
-    summed_up: "tj.transformed",
-    recurrence: "tj.transformed",
     # What it returns may be what it was given, memory and all, if it never runs.
     looped_by_data: "returns what it is given",
 }

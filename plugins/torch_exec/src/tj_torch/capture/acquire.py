@@ -227,7 +227,8 @@ class Importer(NodeValues):
 
     def transformed(self, group: Sequence[torch.fx.Node]) -> None:
         """Import the nodes of a level of `torch.func`, if need be as one call without expansion."""
-        if not self.opaque_state and import_operators(self, group):
+        # In a checkpoint PyTorch refuses levels, and runs other operations' functions itself.
+        if not (self.inside or self.opaque_state) and import_operators(self, group):
             return
         inner = self.inner(self.graph, self.context.current)
         inner.opaque_state = True

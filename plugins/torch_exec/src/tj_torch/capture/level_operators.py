@@ -116,7 +116,8 @@ class _Replay:
         bound = bind_outputs(call, facts, lambda _: program.namer(path))
         pairs = [*zip(inner.flat_outs, bound.flat_outs, strict=False)]
         alike = len(inner.flat_outs) == len(bound.flat_outs) and all(_alike(*p) for p in pairs)
-        if bound.effects.rebinds or not alike:
+        unseen = not (bound.flat_args or bound.flat_outs)  # it changes what nobody knows
+        if unseen or bound.effects.rebinds or not alike:
             raise CannotExpandError(f"{inner.symbol} is another call outside of its level")
         self.values |= {formal.name: p for formal, p in pairs}
         self.calls.append(bound)

@@ -65,6 +65,8 @@ def _takes(made: Any, given: Any) -> bool:
     The result of `cond` has the fake tensor of a branch's, and is another value.
     """
     node = made.as_proxy().node
+    if node.target == "to_dense":  # Dynamo's fake of an MKL-DNN tensor is dense already
+        return False
     if node.target is operator.getitem and len(node.all_input_nodes) == 1:  # one of several results
         (node,) = node.all_input_nodes
     return given.as_proxy().node in node.all_input_nodes
