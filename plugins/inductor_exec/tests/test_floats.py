@@ -37,7 +37,8 @@ PROGRAMS: dict[str, Program] = {
 }
 
 VALUES = (0.5, 0.25, 0.0, 1.0, -2.5, 1e-30, math.inf, math.nan, -0.0, 3)
-TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+TYPES = {torch.float32: 1e-5, torch.float64: 1e-7, torch.bfloat16: 0.1, torch.float16: 0.01}
+"""Data types, each with the error allowed: a region does not round halves between operators."""
 
 
 def results(f: Program, x: torch.Tensor, y: torch.Tensor, t: float, grad: bool) -> list[Any]:
@@ -65,11 +66,9 @@ def test_a_float_of_each_call(name: str, grad: bool, dtype: torch.dtype, fusing:
         jitted = fusing(f)
         for t in VALUES:
             wanted = results(f, x, y, t, grad)
+            found = results(jitted, x, y, t, grad)
             torch.testing.assert_close(
-                results(jitted, x, y, t, grad),
-                wanted,
-                equal_nan=True,
-                msg=lambda m, t=t: f"{t}: {m}",
+                found, wanted, equal_nan=True, rtol=2 * TYPES[dtype], atol=TYPES[dtype]
             )
 
 
