@@ -52,7 +52,7 @@ ROOMS = {
     "tj_inductor": (
         "options", "arithmetic", "mixed", "sums", "moves", "activations", "norms", "formulas",
         "texts", "thrown", "elementary", "loads", "constants", "loops", "adapter", "kernels",
-        "trials", "joined", "operators", "lists", "alone", "decompositions", "graph", "lowering",
+        "trials", "joined", "operators", "numbers", "lists", "alone", "decompositions", "graph", "lowering",
         "variants", "compiler", "packaging", "executor", "probes", "doctor", "plugin",
     ),
     "tj_onednn": (
