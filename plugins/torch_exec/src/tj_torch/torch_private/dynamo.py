@@ -190,6 +190,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ListIteratorVariable": ("know an iterator", "iterators that leave"),
         "RangeVariable": ("have ranges", "unguarded reads"),
         "SizeVariable": ("know a torch.Size", "sizes that are mapped"),
+        "SliceVariable": ("have slices", "undecided numbers"),
         "TupleIteratorVariable": ("know an iterator", "iterators that leave"),
         "TupleVariable": ("have tuples", "sizes that are mapped", "text of symbols", "exceptions",
                           "autograd.Function", "operators of symbols", "iterators that leave"),
@@ -213,7 +214,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._dynamo.variables.tensor": {
         "SymNodeVariable": ("know a size that is a symbol", "text of symbols",
                             "operators of symbols", "greatest tensors", "steps of optimizers",
-                            "refused arguments"),
+                            "refused arguments", "undecided numbers"),
         "TensorVariable": ("replace attributes and methods of tensors",),
         "UntypedStorageVariable": ("know the memory of a tensor", "attributes that fakes lack"),
     },

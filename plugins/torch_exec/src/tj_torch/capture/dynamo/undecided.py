@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.dynamo.patches import is_nested, stop
+from tj_torch.capture.dynamo.symbolic_indices import viewed
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def leave_undecided(stack: ExitStack) -> None:
         replace(stack, symbolic_convert, "guard_bool", _deciding)
     replace(stack, TensorVariable, "call_method", _deciding)  # `x[mask].tolist()`
     replace(stack, TensorVariable, "call_method", _numbering_writes)
+    if has(TensorVariable, "mp_ass_subscript_impl"):
+        replace(stack, TensorVariable, "mp_ass_subscript_impl", _numbering_stores)
     replace(stack, BuiltinVariable, "call_function", _numbering_reads)
     replace(stack, utils, "run_node", _indexing)
 
@@ -60,9 +63,12 @@ def _numbering_reads(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        is_read = self.fn is operator.getitem and len(args) == 2 and args[0].is_tensor()
-        if is_read and _takes_numbers(tx):
-            args = [args[0], _with_numbers(tx, args[1])]
+        if self.fn is operator.getitem and len(args) == 2 and args[0].is_tensor():
+            index = _index(tx, args[1])
+            view = viewed(tx, args[0].realize(), index)
+            if view is not None:
+                return view
+            args = [args[0], index]
         return original(self, tx, args, kwargs)
 
     return call_function
@@ -72,11 +78,36 @@ def _numbering_writes(original: Callable[..., Any]) -> Callable[..., Any]:
     """Take ``x[i] = y`` for ``x[i.item()] = y`` likewise."""
 
     def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if name == "__setitem__" and args and _takes_numbers(tx):
-            args = [_with_numbers(tx, args[0]), *args[1:]]
+        if name == "__setitem__" and args:
+            self, index = _target(tx, self, args[0])
+            args = [index, *args[1:]]
         return original(self, tx, name, args, kwargs)
 
     return call_method
+
+
+def _numbering_stores(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`_numbering_writes` from 2.14 on, where a statement has a slot."""
+
+    def mp_ass_subscript_impl(self: Any, tx: Any, key: Any, value: Any) -> Any:
+        if value is not None:  # else the item is deleted
+            self, key = _target(tx, self, key)
+        return original(self, tx, key, value)
+
+    return mp_ass_subscript_impl
+
+
+def _target(tx: Any, x: Any, index: Any) -> tuple[Any, Any]:
+    """Variables of a tensor and an index that are written as ``x[index]`` is."""
+    from tj_torch.torch_private.dynamo import ConstantVariable
+
+    index = _index(tx, index)
+    view = viewed(tx, x, index)
+    return (x, index) if view is None else (view, ConstantVariable.create(...))
+
+
+def _index(tx: Any, index: Any) -> Any:
+    return _with_numbers(tx, index) if _takes_numbers(tx) else index.realize()
 
 
 def _takes_numbers(tx: Any) -> bool:
