@@ -20,13 +20,29 @@ DECIDES = {
     "a size is true": "v = x[m]\n return v.sin() if len(v) else v + 1",
     "the least of two sizes": "n = len(m.nonzero())\n return x * 2 if min(n, len(x)) else x",
     "a list": "return x * 2, x[m][:, 0].tolist()",
-    "an index, computed": "n = int(m.sum())\n x = x * 1\n x[:, n % 2].zero_()\n return x",
 }
+
+INDICES = {
+    "a remainder": "n = int(m.sum())\n x = x * 1\n x[:, n % 2].zero_()\n return x",
+    "a tensor beside a number": "return x[0, m.sum()] * 2",
+    "a sum": "i = m.long().argmax()\n return x[i + 1, 0] * x[:, i + 1]",
+    "a write": "x = x * 1\n i = m.sum()\n x[i, 1:] = x[0, i] + 1\n return x",
+    "a gradient": "x = x.requires_grad_()\n return (x * 2)[..., m.sum()].sin()",
+}
+"""Indices of several items that depend on data; some are out of bounds."""
 
 
 @pytest.mark.parametrize("body", DECIDES.values(), ids=list(DECIDES))
 def test_the_graph_breaks_where_a_number_decides(body: str) -> None:
     only_breaks(f"def f(x, m):\n {body}", *CALLS)
+
+
+@pytest.mark.parametrize("body", INDICES.values(), ids=list(INDICES))
+def test_an_index_of_several_items_is_captured(body: str) -> None:
+    text, more = f"def f(x, m):\n {body}", "f(torch.ones(4, 3), torch.arange(4) < 1)"
+    equal_to_eager(text, *CALLS, more)()
+    if "requires_grad_" not in body:
+        captured_whole(text, *CALLS[:2], more)
 
 
 def test_a_slice_of_nothing_is_captured() -> None:
