@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tj_core.analysis.bound_sizes import SizePlace, size_places
 from tj_core.errors import ParseError
-from tj_core.ir.proxy import NumberProxy, SubclassInfo, SymDim, TensorProxy
+from tj_core.ir.proxy import NumberProxy, SubclassInfo, SymDim, TensorProxy, size_hints
 from tj_core.ir.sizes import (
     Operation,
     evaluate_size,
@@ -17,6 +18,7 @@ from tj_core.ir.sizes import (
     same_size,
     same_stride,
     size_symbols,
+    symbol_and_number,
 )
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
@@ -246,3 +248,38 @@ def test_numbers_that_guards_have_made_equal_agree() -> None:
     assert size_of("s0", said="s1", derived="s1")
     assert not size_of("s0", said="s0 + 1", derived="s1")
     assert not size_of(None, said="s0", derived="s1")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("n + 1", ("n", 1)),
+        ("1 + n", ("n", 1)),
+        ("n - 2", ("n", -2)),
+        ("n + -2", ("n", -2)),
+        ("2 - n", None),
+        ("n", None),
+        ("n + m", None),
+        ("2*n + 1", None),
+        ("n // 2", None),
+    ],
+)
+def test_a_symbol_and_a_number(text: str, found: Any) -> None:
+    assert symbol_and_number(text) == found
+
+
+def test_places_of_symbols_in_sums() -> None:
+    inputs = [tensor("n + 1", "m"), tensor(4, "k - 2"), tensor("n", "2*j")]
+    assert size_places(inputs) == {"m": SizePlace(0, 1), "n": SizePlace(2, 0)}
+    solved = size_places(inputs[:2], sums=True)
+    assert {name: place.text for name, place in solved.items()} == {
+        "n": "box[0].size(0) + -1",
+        "m": "box[0].size(1)",
+        "k": "box[1].size(1) + 2",
+    }
+    assert size_places(inputs, sums=True)["n"] == SizePlace(2, 0)
+
+
+def test_traced_values_of_symbols_in_sums() -> None:
+    dims = (SymDim("n + 1", 8), SymDim("m", 3), SymDim("2*j", 6))
+    assert size_hints([tensor(2).replace(shape=dims)]) == {"n": 7, "m": 3}

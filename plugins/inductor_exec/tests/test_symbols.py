@@ -325,3 +325,30 @@ def test_a_region_that_cannot_tell_a_symbol_is_declined() -> None:
         x = torch.rand(4, 5, 5, requires_grad=True)
         for got, expected in zip(jitted(x, start, length), f(x, start, length), strict=True):
             torch.testing.assert_close(got, expected)
+
+
+def grown(c: torch.Tensor, k: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    keys = torch.cat([c, k], 2).repeat_interleave(4, 1)
+    return ((q @ keys.transpose(-1, -2) / 2.8).softmax(-1) * 2).sin()
+
+
+def cut(c: torch.Tensor, k: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return (c[:, :, 2:] @ q.mT).cumsum(2).clone().softmax(2) * 3
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("f", [grown, cut])
+def test_a_size_that_is_a_symbol_and_a_number(f: Callable[..., Any], grad: bool) -> None:
+    """The values after a cache grows have no size that is the symbol alone."""
+    jitted = tj.jit(f, session=session())
+    k, q = torch.rand(2, 2, 1, 8), torch.rand(2, 8 if f is grown else 2, 1, 8)
+    for n in (4, 7, 3, 5, 2, 64, 9):
+        given = [torch.rand(2, 2, n, 8).requires_grad_(grad) for _ in range(2)]
+        given[1].data.copy_(given[0].data)
+        wanted, found = (g(c, k, q) for g, c in zip((f, jitted), given, strict=True))
+        torch.testing.assert_close(found, wanted)
+        if grad:
+            wanted.sum().backward()
+            found.sum().backward()
+            torch.testing.assert_close(given[1].grad, given[0].grad)
+    assert regions(jitted) or grad

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, TypeVar
 
 from tj_core.errors import ParseError
-from tj_core.ir.sizes import same_stride
+from tj_core.ir.sizes import same_stride, symbol_and_number
 from tj_core.ir.tags import NO_TAGS, TagSet
 
 __all__ = [
@@ -318,9 +318,14 @@ def strides_overlap(shape: Iterable[Dim], strides: Iterable[Dim]) -> bool:
 
 
 def size_hints(values: Iterable[object]) -> dict[str, int]:
-    """The traced value of each symbol that is, by itself, a size in the metadata of ``values``."""
-    found = (pair for p in values for pair in size_expressions(p))
-    return {text: int(hint) for text, hint in found if text.isidentifier() and hint is not None}
+    """The traced value of each symbol that is a size in the metadata of ``values``.
+
+    It is one by itself, or in a sum with a number.
+    """
+    found = {text: hint for p in values for text, hint in size_expressions(p) if hint is not None}
+    sums = ((symbol_and_number(text), hint) for text, hint in found.items())
+    solved = {s[0]: int(hint) - s[1] for s, hint in sums if s is not None}
+    return solved | {text: int(hint) for text, hint in found.items() if text.isidentifier()}
 
 
 def requires_grad(value: object) -> bool:

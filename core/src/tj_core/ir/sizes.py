@@ -28,6 +28,7 @@ __all__ = [
     "parse_size",
     "same_size",
     "size_symbols",
+    "symbol_and_number",
 ]
 
 
@@ -119,6 +120,22 @@ def _symbols(tree: SizeTree) -> Iterator[str]:
     elif isinstance(tree, Operation):
         for arg in tree.args:
             yield from _symbols(arg)
+
+
+@lru_cache(maxsize=4096)
+def symbol_and_number(text: str) -> tuple[str, int] | None:
+    """The symbol and the number that are added in ``text``, as in ``n + 1`` or ``n - 2``.
+
+    None for another expression.
+    """
+    tree = parse_size(text)
+    if isinstance(tree, Operation) and tree.name in ("add", "sub"):
+        match tree.args:
+            case (str(name), int(number)):
+                return name, number if tree.name == "add" else -number
+            case (int(number), str(name)) if tree.name == "add":
+                return name, number
+    return None
 
 
 # ---------------------------------------------------------------------------- computing

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tj_core.extend import Decline, Fused, FusionRegion, TensorProxy, sizes_are_bound, symbols_in
+from tj_core.extend import Decline, Fused, FusionRegion, TensorProxy, symbols_in
 from tj_torch.internal import RunSymbols, SymbolFacts
 
 from tj_inductor.adapter.features import LostError
@@ -19,7 +19,7 @@ from tj_inductor.elementary import with_fast_erf, with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Collected, collecting
 from tj_inductor.loads import with_fast_loads
 from tj_inductor.thrown import raising_as_eager, thrown_again
-from tj_inductor.variants import Variant, Variants, sizes_in
+from tj_inductor.variants import Variant, Variants, sizes_are_read, sizes_in
 
 if TYPE_CHECKING:
     from tj_inductor.options import Options
@@ -58,7 +58,7 @@ class Compiler:
         try:
             if symbols_in(region.inputs):
                 # A number that was left out may have been the only one to tell a symbol.
-                bound = sizes_are_bound(region.body.calls)
+                bound = sizes_are_read(region.body.calls)
                 if isinstance(bound, Decline):
                     return bound
                 return fused(region, Variants(region, functools.partial(self.variant, region)))

@@ -16,7 +16,6 @@ from tj_core.extend import (
     RuleTable,
     TensorProxy,
     makes_views,
-    sizes_are_bound,
 )
 
 from tj_inductor.adapter.features import is_lost
@@ -26,6 +25,7 @@ from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
 from tj_inductor.operators import can_fuse, convolves, is_kernel
 from tj_inductor.packaging import members, restore
+from tj_inductor.variants import sizes_are_read
 
 if TYPE_CHECKING:
     from tj_inductor.options import Options
@@ -43,7 +43,7 @@ def is_worth_it(calls: Sequence[BoundSymbol]) -> bool | Decline:
             return Decline("it is one call, which PyTorch's kernel runs as fast")
     elif not any(is_kernel(call) and not makes_views(call) for call in calls):
         return Decline("each of its calls is a kernel of its own")
-    return sizes_are_bound(calls)
+    return sizes_are_read(calls)
 
 
 def is_on_cpu(p: TensorProxy) -> bool:
@@ -60,7 +60,7 @@ def inductor_executor(options: Options) -> Executor:
         can_fuse,
         compiler.compile,
         kernel=is_kernel,
-        check=sizes_are_bound if options.minimum == 1 else is_worth_it,
+        check=sizes_are_read if options.minimum == 1 else is_worth_it,
         minimum=1 if options.minimum == 2 else options.minimum,
         hosts=True,
         together=compiler.together,

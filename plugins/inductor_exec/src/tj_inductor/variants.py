@@ -16,18 +16,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from tj_core.extend import (
+    BoundSymbol,
     Boxed,
+    Decline,
     FusionRegion,
     Proxy,
     TensorProxy,
     evaluate_size,
     interpreter,
     size_places,
+    sizes_are_bound,
     symbols_in,
 )
 from tj_core.internal import size_hints
 
-__all__ = ["MOST", "Variant", "Variants", "sizes_in"]
+__all__ = ["MOST", "Variant", "Variants", "sizes_are_read", "sizes_in"]
 
 MOST = 4
 """Largest number of times that a region is compiled again for other sizes."""
@@ -73,7 +76,7 @@ class Variants:
         self.first_run = region.first_run
         self.most = most
         self.names = symbols_in(region.inputs)
-        places = size_places(region.inputs)
+        places = size_places(region.inputs, sums=True)
         text = ", ".join(places[name].text for name in self.names)
         self.read: Callable[[list[Any]], tuple[int, ...]] = eval(f"lambda box: ({text},)")
         self.compile = compile
@@ -160,6 +163,11 @@ class Variants:
         inputs = box[len(self.names) :]
         box.clear()
         return self.one_by_one(*inputs)
+
+
+def sizes_are_read(calls: Sequence[BoundSymbol]) -> bool | Decline:
+    """True if the inputs of ``calls`` determine all symbols in their sizes, else a `Decline`."""
+    return sizes_are_bound(calls, sums=True)
 
 
 def sizes_in(inputs: Iterable[Proxy]) -> frozenset[str]:
