@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
+import tj_core as tj
+import torch
+from tj_torch.capture.dynamo import returned_objects
 from tj_torch.capture.eager_probe import equal_to_eager
 
 pytestmark = pytest.mark.usefixtures("lenient", "forgotten")
@@ -182,3 +187,9 @@ def f(x):
 @pytest.mark.parametrize("optimizer", ["AdamW", "Adagrad"])
 def test_parameters_read_before_a_step_with_state(optimizer: str) -> None:
     equal_to_eager(CLIPPED.replace("OPTIMIZER", optimizer), *["f(x)"] * 4, "m.weight")()
+
+
+def test_a_capture_leaves_no_variables() -> None:
+    tj.jit(lambda x: x.mul(2).add_(1))(torch.ones(3))
+    kept = [o for o in gc.get_objects() if type(o) is returned_objects._Known]
+    assert [o._variables for o in kept] == [{}] * len(kept)

@@ -32,6 +32,7 @@ def correct(stack: ExitStack) -> None:
         return wrap_fx_proxy_cls
 
     replace(stack, builder, "wrap_fx_proxy_cls", wrapping)
+    stack.callback(known.forget)
 
 
 class _Known:
@@ -40,6 +41,10 @@ class _Known:
     def __init__(self) -> None:
         self._output: Callable[[], Any] = lambda: None
         self._variables: dict[int, tuple[Any, Any]] = {}
+
+    def forget(self) -> None:
+        """Let go of all variables, and with them of the graph."""
+        self._output, self._variables = lambda: None, {}
 
     def first(self, made: Any, tx: Any) -> Any:
         """The first variable of the tensor that ``made`` stands for, with its metadata of now."""
