@@ -153,7 +153,7 @@ def mark_written(error: BaseException) -> None:
 
     The program must not run again from them.
     """
-    error.__tj_written__ = True  # type: ignore[attr-defined]
+    error.__tj_written__ = True  # type: ignore[attr-defined]  # no class declares it
 
 
 def has_written(error: BaseException) -> bool:

@@ -306,18 +306,23 @@ def test_a_region_that_fails_is_survived(
         check(f, g, arguments())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("f", [copied_to_an_index, set_at_a_place, zeroed])
-def test_an_error_after_the_write_happens_again_in_eager(f: Program, fusing: Any) -> None:
-    """Memory runs out, say: the program runs again, on what was written."""
-    g = fusing(f)
-    check(f, g, arguments())
+def raise_after_regions(g: Any) -> None:
+    """Let each region of ``g`` raise a `ZeroDivisionError` once it has run."""
     for use in tj.explain(g).regions:
         kernel = use.kernel
         run = kernel.function
         kernel.function = lambda box, run=run: [run(box), 1 / 0]
         for program, name in kernel.places:
             program().__globals__[name] = kernel.function
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("f", [copied_to_an_index, set_at_a_place, zeroed])
+def test_an_error_after_the_write_happens_again_in_eager(f: Program, fusing: Any) -> None:
+    """Memory runs out, say: the program runs again, on what was written."""
+    g = fusing(f)
+    check(f, g, arguments())
+    raise_after_regions(g)
     with pytest.warns(tj.TjWarning, match="functional form of a program raised ZeroDivisionError"):
         check(f, g, arguments())
 
@@ -328,12 +333,7 @@ def test_an_error_after_a_write_is_raised_where_it_would_be_repeated(
 ) -> None:
     g = fusing(f)
     check(f, g, arguments())
-    for use in tj.explain(g).regions:
-        kernel = use.kernel
-        run = kernel.function
-        kernel.function = lambda box, run=run: [run(box), 1 / 0]
-        for program, name in kernel.places:
-            program().__globals__[name] = kernel.function
+    raise_after_regions(g)
     args = arguments()
     written = tuple(a.clone() for a in args)
     with torch.no_grad(), pytest.raises(ZeroDivisionError):

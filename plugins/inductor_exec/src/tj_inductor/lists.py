@@ -7,7 +7,7 @@ becomes of one tensor stands together, so that these parts repeat each other, an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tj_core.extend import (
@@ -19,12 +19,13 @@ from tj_core.extend import (
     Replacement,
     RuleTable,
     Stage,
+    TensorProxy,
     Trace,
     TraceEditor,
     Transform,
 )
 
-from tj_inductor.numbers import Made, UnfitError
+from tj_inductor.numbers import Made, UnfitError, tensors_of
 
 __all__ = ["separating"]
 
@@ -66,9 +67,10 @@ def _separated(trace: Trace, context: PassContext) -> Trace:
     opened.set("*", _open)
     trace = context.rewrite(trace, opened, into_bodies=False, into_subprograms=False)
     made_of: set[str] = set()
+    known = tensors_of(trace)
 
     def rule(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
-        made = _apart(call, edit)
+        made = _apart(call, edit, known)
         if made is None or len(made_of) + len(made.calls) > MOST:
             return None
         made_of.update(one.label for one in made.calls)
@@ -133,13 +135,16 @@ def _holds_lists(call: BoundSymbol) -> bool:
     return call.body is not None and any(map(_on_lists, call.body.calls))
 
 
-def _apart(call: BoundSymbol, edit: CallEditor) -> Made | None:
-    """The calls on each tensor; None if one cannot be fused, or has another result."""
+def _apart(call: BoundSymbol, edit: CallEditor, known: Mapping[str, TensorProxy]) -> Made | None:
+    """The calls on each tensor; None if one cannot be fused, or has another result.
+
+    ``known`` are the tensors that numbers are read from.
+    """
     lists = _lists(call)
     if lists is None:
         return None
     name = FORMS[call.symbol.qualname.removeprefix(PREFIX)]
-    made = Made(call, edit, name)
+    made = Made(call, edit, name, known)
     try:
         for out, *given in zip(call.flat_outs, *lists, strict=True):
             named = dict(call.kwargs)

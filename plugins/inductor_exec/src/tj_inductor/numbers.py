@@ -26,7 +26,7 @@ from tj_core.extend import (
 
 from tj_inductor.operators import can_fuse
 
-__all__ = ["Made", "UnfitError", "as_tensors"]
+__all__ = ["Made", "UnfitError", "as_tensors", "tensors_of"]
 
 EXACT = frozenset({"float32", "float64"})
 """Data types in which a number is rounded alike, whether it comes as one or as a tensor."""
@@ -55,7 +55,7 @@ def as_tensors() -> Transform:
 def _with_tensors(trace: Trace, context: PassContext) -> Trace:
     if trace.stage < Stage.SPLIT or not any(map(_takes_unknown, trace.calls)):
         return trace
-    known = dict(_items(trace))
+    known = tensors_of(trace)
 
     def opened(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         inner = call.body.calls if call.body is not None else ()
@@ -68,7 +68,7 @@ def _with_tensors(trace: Trace, context: PassContext) -> Trace:
             return None
         made = Made(call, edit, form, known)
         try:
-            made.add(call.outputs, list(call.args))
+            made.add(call.outputs, list(call.args), dict(call.kwargs))
         except UnfitError:
             return None
         return Replacement((*made.tensors.values(), *made.calls))
@@ -80,17 +80,17 @@ def _with_tensors(trace: Trace, context: PassContext) -> Trace:
     return trace
 
 
-def _items(trace: Trace) -> list[tuple[str, TensorProxy]]:
-    """The tensors that numbers are read from, by the numbers' names."""
-    return [
-        (call.outputs.name, call.args[0])
+def tensors_of(trace: Trace) -> dict[str, TensorProxy]:
+    """The tensors that floats are read from, by the floats' names."""
+    return {
+        call.outputs.name: call.args[0]
         for call in trace.calls
         if call.symbol.qualname in ("torch.Tensor.item", "aten._local_scalar_dense.default")
         and is_unknown(call.outputs)
         and call.args[0].dtype.name == "float64"
         and not call.args[0].shape
         and call.args[0].device.type == "cpu"
-    ]
+    }
 
 
 def _form(call: BoundSymbol) -> str | None:
@@ -122,18 +122,17 @@ class Made:
         call: BoundSymbol,
         edit: CallEditor,
         name: str,
-        known: Mapping[str, TensorProxy] | None = None,
+        known: Mapping[str, TensorProxy],
     ) -> None:
-        self.call, self.edit, self.name, self.known = call, edit, name, known or {}
+        self.call, self.edit, self.name, self.known = call, edit, name, known
         self.calls: list[BoundSymbol] = []
         self.tensors: dict[str, BoundSymbol] = {}
 
-    def add(self, out: Any, given: list[Any], named: dict[str, Any] | None = None) -> None:
-        """Append the calls that make ``out`` of ``given``.
+    def add(self, out: Any, given: list[Any], named: dict[str, Any]) -> None:
+        """Append the calls that make ``out`` of ``given`` and keywords ``named``.
 
         :raises UnfitError: if one cannot be fused, or makes another result.
         """
-        named = dict(self.call.kwargs) if named is None else named
         if any(map(is_unknown, (*given, *named.values()))):
             name, given = self.with_tensors(out, given, named)
             self.put(out, name, *given)

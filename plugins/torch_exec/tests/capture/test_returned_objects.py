@@ -7,7 +7,7 @@ import gc
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.capture.dynamo import returned_objects
+from tj_torch.capture.dynamo.patches import OfGraph
 from tj_torch.capture.eager_probe import equal_to_eager
 
 pytestmark = pytest.mark.usefixtures("lenient", "forgotten")
@@ -191,5 +191,5 @@ def test_parameters_read_before_a_step_with_state(optimizer: str) -> None:
 
 def test_a_capture_leaves_no_variables() -> None:
     tj.jit(lambda x: x.mul(2).add_(1))(torch.ones(3))
-    kept = [o for o in gc.get_objects() if type(o) is returned_objects._Known]
-    assert [o._variables for o in kept] == [{}] * len(kept)
+    kept = [o for o in gc.get_objects() if type(o) is OfGraph]
+    assert [o._notes for o in kept] == [o._make() for o in kept]

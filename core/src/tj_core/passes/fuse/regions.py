@@ -85,25 +85,24 @@ def region_calls(
 ) -> list[FusedCall | BoundSymbol]:
     """``units`` with a call for each group, without unused calls unless `Facts.all_calls`."""
     drafts = [_draft(u, views) if isinstance(u, Group) else u for u in units]
+    running = _running(drafts, outputs, facts)
     if facts.overwritable is not None:
-        running = _running(drafts, outputs, facts)
         facts = replace(facts, overwritable=facts.overwritable.among(running))
     needed, read = value_names(outputs), set[str]()
     found: list[FusedCall | BoundSymbol] = []
     for place, unit in reversed([*enumerate(drafts)]):
+        if not running[place]:
+            continue
         if isinstance(unit, BoundSymbol):
-            used = facts.all_calls or not needed.isdisjoint(p.name for p in unit.flat_outs)
-            if unit.effects.removable and not used:
-                continue
             found.append(unit)
             read.update(p.name for p in unit.flat_args)
-            needed |= read
-        elif returned := tuple(p for p in unit.made if p.name in needed):
+        else:
+            returned = tuple(p for p in unit.made if p.name in needed)
             writes = facts.writes(place, unit.owner.executor, returned)
             made = _fused_call(unit, returned, facts, read, writes)
             found.append(made)
             read.update(p.name for p in made.call.flat_args)
-            needed |= read
+        needed |= read
     if facts.overwritable is not None:
         checks = [c for unit in found if isinstance(unit, FusedCall) for c in unit.checks]
         found += facts.overwritable.refusals.first(checks, facts.fallback)[::-1]

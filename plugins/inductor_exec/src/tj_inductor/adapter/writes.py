@@ -82,7 +82,7 @@ def read_before(graph: torch.fx.GraphModule) -> None:
 
 def _is_read_late(argument: torch.fx.Node, write: torch.fx.Node) -> bool:
     """Test if ``argument`` may be read, or computed, of what ``write`` has written by then."""
-    written = copied(write.args[0])  # type: ignore[arg-type]
+    written = copied(write.args[0])  # type: ignore[arg-type]  # of `WRITES`: a node
     if value_of(copied(argument)) == value_of(written):
         return True
     # A new value that is copied to an argument of the region is computed before.

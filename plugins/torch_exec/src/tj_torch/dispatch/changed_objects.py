@@ -65,9 +65,14 @@ def decides_otherwise(trace: Trace) -> bool:
     """
     return any(
         call.symbol.qualname == str(ASSERTED_NUMBER)
-        or (call.symbol.qualname == "torch.select" and isinstance(call.args[-1], NumberProxy))
+        or (call.symbol.qualname == "torch.select" and _depends_on_data(call.args[-1]))
         for call in trace.calls
     )
+
+
+def _depends_on_data(index: Any) -> bool:
+    """Test for a number that no guard can bound: others select what guards have checked."""
+    return isinstance(index, NumberProxy) and index.hint is None
 
 
 def losing(function: Run, name: str) -> Run:

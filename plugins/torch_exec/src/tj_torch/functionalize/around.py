@@ -47,12 +47,12 @@ def with_errors(trace: Trace) -> Wrap:
     devices, generators = list(draws_from(trace)), generators_in(trace)
 
     def wrap(function: Run, recompiler: Recompiler) -> Run:
-        return unless_it_raises(raising(function), in_order(recompiler), devices, generators)
+        return unless_it_raises(raising(function), _in_order(recompiler), devices, generators)
 
     return wrap
 
 
-def in_order(recompiler: Recompiler) -> Run:
+def _in_order(recompiler: Recompiler) -> Run:
     """The acquired program with each call by itself: a region draws random numbers too early."""
     return once(lambda: recompiler.acquired(fused=False).function)
 
@@ -111,7 +111,7 @@ def wrapping(
         if not (changed or again):
             return generate(epilogue, {PROGRAM: function}).function
         plain = generate(epilogue, {PROGRAM: raising(function)}).function
-        raised = in_order(recompiler)
+        raised = _in_order(recompiler)
         run = unless_it_raises(plain, raised, devices, generators, early)
         if not changed:
             return run

@@ -7,12 +7,12 @@ guarded only where a program compares them, or has them in a set or as keys of a
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from tj_torch.capture.dynamo.patches import OfGraph
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class Apart:
     """
 
     def __init__(self) -> None:
-        self._output: Callable[[], Any] = lambda: None
-        self._kinds: tuple[_Sources, _Sources] = ({}, {})
+        self._kinds: OfGraph[tuple[_Sources, _Sources]] = OfGraph(lambda: ({}, {}))
 
     def note(self, variable: Any) -> None:
         """Note a tensor or a module that the program compares with others of its kind."""
@@ -48,22 +47,20 @@ class Apart:
             return
         name = str(source.name)
         if _OF_OPTIMIZERS not in name:
-            output = InstructionTranslator.current_tx().output
-            if self._output() is not output:  # another graph, or another attempt at one
-                self._output, self._kinds = weakref.ref(output), ({}, {})
+            kinds = self._kinds.of(InstructionTranslator.current_tx().output)
             value = _object(variable)
-            self._kinds[variable.is_tensor()].setdefault(id(value), (value, {}))[1][name] = source
+            kinds[variable.is_tensor()].setdefault(id(value), (value, {}))[1][name] = source
 
     def different(self, output: Any) -> list[list[Any]]:
         """Sources that have to read different objects, for the graph of ``output``."""
-        found = self._kinds if self._output() is output else ()
-        firsts = ([next(iter(s.values())) for _, s in known.values()] for known in found)
+        kinds = self._kinds.of(output)
+        firsts = ([next(iter(s.values())) for _, s in known.values()] for known in kinds)
         return [sources for sources in firsts if len(sources) > 1]
 
     def same(self, output: Any) -> list[list[Any]]:
         """Sources that have to read one object, for the graph of ``output``."""
-        found = self._kinds if self._output() is output else ()
-        each = ([*sources.values()] for known in found for _, sources in known.values())
+        kinds = self._kinds.of(output)
+        each = ([*sources.values()] for known in kinds for _, sources in known.values())
         return [sources for sources in each if len(sources) > 1]
 
     def note_keys(self, stack: ExitStack) -> None:
@@ -78,6 +75,7 @@ class Apart:
             return init
 
         replace(stack, HashableTracker, "__init__", noting)
+        stack.callback(self._kinds.forget)
 
 
 def _object(variable: Any) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dis
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import torch
 
@@ -18,7 +19,10 @@ from tj_torch.torch_private.replacement import replace
 if TYPE_CHECKING:
     from types import CodeType
 
+T = TypeVar("T")
+
 __all__ = [
+    "OfGraph",
     "Stopped",
     "forget_builders",
     "forget_handlers",
@@ -178,6 +182,24 @@ def replace_getattr(
     else:  # up to 2.11
         forget_handlers(stack, getattr)
         replace(stack, builtin.BuiltinVariable, "call_getattr", one_by_one)
+
+
+class OfGraph(Generic[T]):
+    """Notes on the graph in progress, which ``make`` begins for each graph and attempt at one."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._output: Callable[[], Any] = lambda: None
+        self._make, self._notes = make, make()
+
+    def of(self, output: Any) -> T:
+        """The notes on the graph of ``output``, Dynamo's `OutputGraph`."""
+        if self._output() is not output:
+            self._output, self._notes = weakref.ref(output), self._make()
+        return self._notes
+
+    def forget(self) -> None:
+        """Let go of the notes, and with them of the graph."""
+        self._output, self._notes = lambda: None, self._make()
 
 
 def is_nested(tx: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tj_torch.ops.facts.schema_effects import bound_arguments
 from tj_torch.torch_private.runtime import OpOverload, pytree
 
 __all__ = ["may_raise_on_data", "writes_elements_twice"]
@@ -281,10 +282,9 @@ def writes_elements_twice(operator: Any, args: Sequence[Any], kwargs: Mapping[st
     """Test if ``operator`` writes to an expanded tensor, which kernels refuse for real ones."""
     if not isinstance(operator, OpOverload) or not operator._schema.is_mutable:
         return False
-    given = {a.name: v for a, v in zip(operator._schema.arguments, args, strict=False)}
-    values = {**given, **kwargs}
-    written = [a.name for a in operator._schema.arguments if a.alias_info and a.alias_info.is_write]
-    return any(map(_is_expanded, pytree.tree_leaves([values.get(name) for name in written])))
+    given = bound_arguments(operator._schema, args, kwargs)
+    written = [value for a, value in given if a.alias_info and a.alias_info.is_write]
+    return any(map(_is_expanded, pytree.tree_leaves(written)))
 
 
 def _is_expanded(value: Any) -> bool:

@@ -7,10 +7,10 @@ Dynamo has a new variable for each result. Attributes that the program sets by t
 from __future__ import annotations
 
 import operator
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tj_torch.capture.dynamo.patches import OfGraph
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -23,11 +23,13 @@ def correct(stack: ExitStack) -> None:
     """Use one variable for each tensor, until ``stack`` is left."""
     from tj_torch.torch_private.dynamo import builder
 
-    known = _Known()
+    # By the id of a fake tensor: its variable, and the tensor, so that the id stays its own.
+    known = OfGraph(dict[int, tuple[Any, Any]])
 
     def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrap_fx_proxy_cls(target_cls: Any, tx: Any, proxy: Any, *rest: Any, **kw: Any) -> Any:
-            return known.first(original(target_cls, tx, proxy, *rest, **kw), tx)
+            made = original(target_cls, tx, proxy, *rest, **kw)
+            return _first(made, tx, known.of(tx.output))
 
         return wrap_fx_proxy_cls
 
@@ -35,33 +37,20 @@ def correct(stack: ExitStack) -> None:
     stack.callback(known.forget)
 
 
-class _Known:
-    """The variables of the graph in progress, each with its fake tensor, by the id of that."""
+def _first(made: Any, tx: Any, known: dict[int, tuple[Any, Any]]) -> Any:
+    """The first variable of the tensor that ``made`` stands for, with its metadata of now."""
+    from tj_torch.torch_private.dynamo import TensorVariable
 
-    def __init__(self) -> None:
-        self._output: Callable[[], Any] = lambda: None
-        self._variables: dict[int, tuple[Any, Any]] = {}
-
-    def forget(self) -> None:
-        """Let go of all variables, and with them of the graph."""
-        self._output, self._variables = lambda: None, {}
-
-    def first(self, made: Any, tx: Any) -> Any:
-        """The first variable of the tensor that ``made`` stands for, with its metadata of now."""
-        from tj_torch.torch_private.dynamo import TensorVariable
-
-        if not isinstance(made, TensorVariable):
-            return made
-        if self._output() is not tx.output:  # another graph, or another attempt at one
-            self._output, self._variables = weakref.ref(tx.output), {}
-        fake = made.as_proxy().node.meta.get("example_value")
-        if fake is None:
-            return made
-        first, _ = self._variables.setdefault(id(fake), (made, fake))
-        if first is made or type(first) is not type(made) or not _takes(made, first):
-            return made
-        first.synchronize_attributes(tx)
-        return first
+    if not isinstance(made, TensorVariable):
+        return made
+    fake = made.as_proxy().node.meta.get("example_value")
+    if fake is None:
+        return made
+    first, _ = known.setdefault(id(fake), (made, fake))
+    if first is made or type(first) is not type(made) or not _takes(made, first):
+        return made
+    first.synchronize_attributes(tx)
+    return first
 
 
 def _takes(made: Any, given: Any) -> bool:

@@ -47,8 +47,11 @@ def settings(dynamic: bool | None) -> dict[str, Any]:
     Unlike Dynamo's default, recurrent networks are captured, and a whole number of a module that
     differs between calls, such as a position in a cache, becomes a symbol as one of any object.
     """
-    found = {"record_runtime_overhead": False, "allow_rnn": True}
-    found["allow_unspec_int_on_nn_module"] = True
+    found = {
+        "record_runtime_overhead": False,
+        "allow_rnn": True,
+        "allow_unspec_int_on_nn_module": True,
+    }
     if dynamic is not None:
         found |= {"automatic_dynamic_shapes": dynamic, "assume_static_by_default": not dynamic}
     return found

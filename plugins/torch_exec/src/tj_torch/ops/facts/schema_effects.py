@@ -7,7 +7,7 @@ returns a view of one is known by its schema's annotations alone; it is a kernel
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,14 @@ from tj_torch.ops.naming.resolve import resolve
 from tj_torch.torch_private.runtime import OpOverload
 from tj_torch.torch_private.runtime import schemas as schemas_of
 
-__all__ = ["changes_unseen", "extension", "may_write", "schema_effects", "writes_nothing"]
+__all__ = [
+    "bound_arguments",
+    "changes_unseen",
+    "extension",
+    "may_write",
+    "schema_effects",
+    "writes_nothing",
+]
 
 
 def extension(fn: Any) -> Any:
@@ -81,7 +88,7 @@ def schema_effects(
         places.setdefault(proxy.name, i)
     mutates: dict[int, None] = {}
     sets: dict[str, list[int]] = {}
-    for argument, value in _bound(op._schema, args, kwargs):
+    for argument, value in bound_arguments(op._schema, args, kwargs):
         if argument.alias_info is None:
             continue
         found = [places[p.name] for p in leaves(value) if isinstance(p, Proxy)]
@@ -96,9 +103,10 @@ def schema_effects(
     return Effects(tuple(sorted(mutates)), (), aliases, seeded)
 
 
-def _bound(
-    schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+def bound_arguments(
+    schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Any]]:
+    """Yield the arguments that ``schema`` declares and a call is given, each with its value."""
     for i, argument in enumerate(schema.arguments):
         if i < len(args):
             yield argument, args[i]

@@ -106,24 +106,20 @@ class Memo:
         :raises ExpansionError: if PyTorch raises for these arguments; not kept.
         """
         give_way()
-        call = self._keyed(fn, args, kwargs, context, modes, sizes)
-
-        def make() -> Expansion:
-            return self.expander.expand(call.fn, call.args, call.kwargs, call.context, call.sizes)
-
-        return self._brought(call, make, instance, value)
+        return self._expanded(self._keyed(fn, args, kwargs, context, modes, sizes), value)
 
     def expand_once(
         self, fn: Callable[..., Any], args: tuple[Any, ...], context: Context, sizes: Sizes
     ) -> Expansion:
         """`expand` for a function that is called once: nothing is kept."""
         give_way()
-        call = _Call(fn, args, {}, context, sizes)
+        return self._expanded(_Call(fn, args, {}, context, sizes), None)
 
+    def _expanded(self, call: _Call, value: Any) -> Expansion:
         def make() -> Expansion:
-            return self.expander.expand(fn, args, {}, context, sizes)
+            return self.expander.expand(call.fn, call.args, call.kwargs, call.context, call.sizes)
 
-        return self._brought(call, make, instance, None)
+        return self._brought(call, make, instance, value)
 
     def derive(
         self,
