@@ -39,7 +39,7 @@ from tj_core.extend import (
 )
 from tj_core.internal import NO_EFFECTS
 
-from tj_torch.capture import levels
+from tj_torch.capture import inner_gradients, levels
 from tj_torch.capture.autocast_notes import Casts
 from tj_torch.capture.comparison import Comparison, check_assumed
 from tj_torch.capture.constants import Constants
@@ -219,11 +219,26 @@ class Importer(NodeValues):
         nodes = list(nodes)
         for node in nodes:
             refuse_streams(node)
-        for group in levels.groups(nodes):
-            if len(group) == 1:
+        for group in inner_gradients.groups(nodes):
+            if any(map(inner_gradients.asks, group)):
+                self.differentiated(group)
+            elif len(group) == 1:
                 self.node(group[0])
             else:
                 self.transformed(group)
+
+    def differentiated(self, group: Sequence[torch.fx.Node]) -> None:
+        """Import nodes that are differentiated inside of the program, as their operators.
+
+        :raises InnerGradientsError: if these are not known.
+        """
+        if self.inside or self.opaque_state or not import_operators(self, group, own_leaves=True):
+            raise inner_gradients.InnerGradientsError(
+                "a gradient of what the program has computed", source=node_source(group[-1])
+            )
+        for node in group:
+            if node.target is set_gradients:
+                self.context.handles(node)
 
     def transformed(self, group: Sequence[torch.fx.Node]) -> None:
         """Import the nodes of a level of `torch.func`, if need be as one call without expansion."""

@@ -5,72 +5,106 @@ They can be fused, differentiated and moved as those of the rest of the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tj_core import tag
 from tj_core.extend import (
+    PLAIN_CONTEXT,
     BoundSymbol,
     CannotExpandError,
+    Context,
     Proxy,
     Symbol,
     TensorProxy,
     bind_outputs,
     formal_index,
+    is_subclass,
     leaves,
     map_tree,
+    requires_grad,
 )
 
 from tj_torch.capture import levels
 from tj_torch.capture.sources import node_source
 from tj_torch.ops.errors import ExpansionError
+from tj_torch.ops.facts.autograd_marks import UNTRACKED
 from tj_torch.ops.naming.resolve import resolve
 from tj_torch.runtime.func_levels import transformed
-from tj_torch.torch_private.runtime import HigherOrderOperator
+from tj_torch.torch_private.ops import storage_id
+from tj_torch.torch_private.runtime import HigherOrderOperator, pytree
 
 if TYPE_CHECKING:
-    from tj_core.extend import Body, Source
+    from tj_core.extend import Source
 
     from tj_torch.capture.node_values import NodeValues
 
 __all__ = ["import_operators"]
 
 
-def import_operators(program: NodeValues, group: Sequence[torch.fx.Node]) -> bool:
+def import_operators(
+    program: NodeValues, group: Sequence[torch.fx.Node], *, own_leaves: bool = False
+) -> bool:
     """Import ``group``, the nodes of a level in ``program``, as the operators that they run.
 
     False, with nothing imported, if these are not known: a higher-order operation may have a
-    gradient of its own, and what depends on data has no expansion.
+    gradient of its own, and what depends on data has no expansion. With ``own_leaves``, values may
+    require a gradient because of a leaf that the group makes, and whose gradient nobody asks for.
     """
-    if any(node.op == "get_attr" or isinstance(node.target, HigherOrderOperator) for node in group):
+    if not all(map(_is_plain, group)):
         return False
-    args = tuple(program.env[node] for node in levels.outside(group))
+    taken = levels.outside(group)
+    args = tuple(program.env[node] for node in taken)
+    if own_leaves and any(map(is_subclass, leaves(args))):
+        return False
     run = _function(program.graph, group)
     try:
         found = program.dialects.expand_once(run, args, program.context.current)
-        if found.body is None or found.made or found.captured or found.effects.written:
+        if found.body is None or found.made or found.captured:
+            return False
+        # Writes come last; an argument with the same memory would have been read before.
+        if found.effects.written and not (own_leaves and _are_apart(taken)):
             return False
         source = next((s for s in map(node_source, group) if s is not None), None)
-        replay = _Replay(program, _given(found.body, args), source)
+        given = [p for p in leaves(args) if isinstance(p, Proxy)]
+        named = {p.name: given[formal_index(p.name)] for p in found.body.inputs}
+        replay = _Replay(program, named, source)
         for call in found.body.calls:
             replay.add(call)
+        for index, value in found.body.updates:
+            marks = [(kind, count) for kind, i, count in found.effects.marks if i == index]
+            replay.write(given[index], value, dict(marks))
     except (CannotExpandError, ExpansionError, LookupError):
         return False
     outputs = [map_tree(replay.real, out, Proxy) for out in found.body.outputs]
     wanted = (p for p in leaves(found.outputs) if isinstance(p, Proxy))
     made = (p for p in leaves(outputs) if isinstance(p, Proxy))
-    if not all(w.same_meta(m) for w, m in zip(wanted, made, strict=True)):
+    if not all(_fits(w, m, own_leaves) for w, m in zip(wanted, made, strict=True)):
         return False
     program.calls += replay.calls
     program.env.update(zip(levels.escaping(group), outputs, strict=True))
     return True
 
 
-def _given(body: Body, args: Any) -> dict[str, Any]:
-    """The arguments behind the inputs of ``body``, by formal name."""
-    given = [p for p in leaves(args) if isinstance(p, Proxy)]
-    return {p.name: given[formal_index(p.name)] for p in body.inputs}
+def _is_plain(node: torch.fx.Node) -> bool:
+    """Test for a node that only runs operators: it has no tags, graphs or objects."""
+    special = isinstance(node.target, HigherOrderOperator) or node.target is tag
+    return not special and node.op != "get_attr"
+
+
+def _are_apart(nodes: Sequence[torch.fx.Node]) -> bool:
+    """Test that no two of ``nodes`` have the same memory."""
+    made = (pytree.tree_leaves(node.meta.get("example_value")) for node in nodes)
+    storages = [storage_id(v) for values in made for v in values if isinstance(v, torch.Tensor)]
+    return len({*storages}) == len(storages)
+
+
+def _fits(wanted: Proxy, made: Proxy, own_leaves: bool) -> bool:
+    """Test for the same metadata; with ``own_leaves``, ``made`` may require no gradient."""
+    fewer = own_leaves and requires_grad(wanted) and not requires_grad(made)
+    return _alike(wanted, made) if fewer else wanted.same_meta(made)
 
 
 def _function(graph: torch.fx.GraphModule, group: Sequence[torch.fx.Node]) -> Callable[..., Any]:
@@ -102,25 +136,53 @@ class _Replay:
 
         :raises CannotExpandError: if its results differ from those of ``inner``.
         """
-        program = self.program
         inner = _with_numbers_made(inner)
-        call = BoundSymbol(
-            inner.symbol,
-            map_tree(self.real, inner.args, Proxy),
-            map_tree(self.real, inner.kwargs, Proxy),
-            context=inner.context.over(program.context.current),
-            source=self.source,
-        )
-        facts = program.dialects.expand(call, resolve(inner.symbol), program.modes)
-        path = inner.symbol.path.partition(".")[0]
-        bound = bind_outputs(call, facts, lambda _: program.namer(path))
+        args = map_tree(self.real, inner.args, Proxy)
+        if inner.symbol == _COPIED:
+            bound = self.copied(args[0], args[1], inner.context)
+        else:
+            kwargs = map_tree(self.real, inner.kwargs, Proxy)
+            bound = self.call(inner.symbol, args, kwargs, inner.context)
         pairs = [*zip(inner.flat_outs, bound.flat_outs, strict=False)]
         alike = len(inner.flat_outs) == len(bound.flat_outs) and all(_alike(*p) for p in pairs)
         unseen = not (bound.flat_args or bound.flat_outs)  # it changes what nobody knows
         if unseen or bound.effects.rebinds or not alike:
             raise CannotExpandError(f"{inner.symbol} is another call outside of its level")
         self.values |= {formal.name: p for formal, p in pairs}
+
+    def call(
+        self, symbol: Symbol, args: Any, kwargs: Any = (), context: Context = PLAIN_CONTEXT
+    ) -> BoundSymbol:
+        """Add a call of ``symbol`` with values of the program."""
+        program = self.program
+        context = context.over(program.context.current)
+        call = BoundSymbol(symbol, args, kwargs, context=context, source=self.source)
+        facts = program.dialects.expand(call, resolve(symbol), program.modes)
+        path = symbol.path.partition(".")[0]
+        bound = bind_outputs(call, facts, lambda _: program.namer(path))
         self.calls.append(bound)
+        return bound
+
+    def copied(self, like: TensorProxy, value: TensorProxy, context: Context) -> BoundSymbol:
+        """Add `aten.copy`, which has no gradient, as calls that have one."""
+        if value.shape != like.shape:
+            value = self.call(_EXPAND, (value, like), (), context).outputs
+        if value.dtype != like.dtype:
+            value = self.call(_CAST, (value, like), (), context).outputs
+        if value.strides == like.strides or not like.shape:
+            return self.call(_CLONE, (value,), (), context)
+        return self.call(_SLICES, (like, value), (), context)  # all of it
+
+    def write(self, tensor: Proxy, value: Proxy, marks: Mapping[str, int]) -> None:
+        """Add the write of ``value``, a formal one, to ``tensor``; autograd sees it as ``marks``.
+
+        :raises CannotExpandError: if autograd, with gradients on, does not see it.
+        """
+        if UNTRACKED in marks:
+            raise CannotExpandError("a write that autograd does not see")
+        bound = self.call(_WRITE, (tensor, self.real(value)))
+        seen = tuple((kind, 0, count) for kind, count in marks.items())
+        self.calls[-1] = bound.replace(effects=replace(bound.effects, marks=seen))
 
 
 def _with_numbers_made(call: BoundSymbol) -> BoundSymbol:
@@ -135,6 +197,12 @@ def _with_numbers_made(call: BoundSymbol) -> BoundSymbol:
 
 _COPY = Symbol("aten", "_to_copy.default")
 _MADE = Symbol("aten", "scalar_tensor.default")
+_COPIED = Symbol("aten", "copy.default")
+_CAST = Symbol("aten", "type_as.default")
+_CLONE = Symbol("aten", "clone.default")
+_EXPAND = Symbol("aten", "expand_as.default")
+_SLICES = Symbol("aten", "slice_scatter.default")
+_WRITE = Symbol("aten", "copy_.default")
 
 
 def _alike(one: Proxy, other: Proxy) -> bool:

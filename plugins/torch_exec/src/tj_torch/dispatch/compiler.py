@@ -29,10 +29,12 @@ from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
 from tj_torch.capture.dynamo.changes import changes_objects
 from tj_torch.capture.dynamo.fragments import compiling_frame
 from tj_torch.capture.dynamo.hook import hooked
+from tj_torch.capture.dynamo.inner_gradients import not_captured
 from tj_torch.capture.dynamo.module_paths import name_modules
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
 from tj_torch.capture.dynamo.reference_cycles import empty
 from tj_torch.capture.dynamo.trace_limits import UnheldError, check_nested
+from tj_torch.capture.inner_gradients import InnerGradientsError, asks, used_up
 from tj_torch.capture.inputs import STATIC
 from tj_torch.capture.probing import settle
 from tj_torch.capture.sources import node_source
@@ -44,6 +46,7 @@ from tj_torch.guards.ambient import below_mode
 from tj_torch.guards.branches import branch_on_state, branch_on_values
 from tj_torch.guards.subclasses import methods_check
 from tj_torch.ops.fakes.handler_state import changed_state
+from tj_torch.runtime.inner_gradients import ending, is_unobserved
 from tj_torch.torch_private.tables import PRIVATE_NAMES
 
 if TYPE_CHECKING:
@@ -83,6 +86,8 @@ class GraphCompiler:
         with self.dialects.within(graph):
             acquired = self.acquired(graph, examples, sources, parameters)
             compilation = _holding(self.finish(acquired), acquired.held)
+            if any(map(asks, graph.graph.nodes)):
+                compilation = _differentiating(compilation, graph)
             check_handlers()
         return branch_on_values(
             compilation,
@@ -198,6 +203,9 @@ class GraphCompiler:
             except UnheldError as error:
                 fall_back_from(self.jitted, error)
                 return graph
+            except InnerGradientsError as error:
+                empty(graph)
+                raise not_captured(error.message) from error
             except (CaptureError, PassError) as error:
                 # The optimizers' shared code, compiled, would assume that the whole step is.
                 if isinstance(error, OptimizerError):
@@ -271,3 +279,12 @@ def _holding(compilation: Compilation, held: tuple[Held, ...]) -> Compilation:
         return function(*args, *held_by(held))
 
     return replace(compilation, function=run) if held else compilation
+
+
+def _differentiating(compilation: Compilation, graph: torch.fx.GraphModule) -> Compilation:
+    """``compilation`` of a ``graph`` that calls ``torch.autograd.grad``.
+
+    The graph itself runs where somebody observes the backward.
+    """
+    function = branch_on_state(compilation.function, is_unobserved, graph.forward)
+    return replace(compilation, function=ending(function, used_up(graph.graph)))

@@ -14,6 +14,7 @@ from tj_core.extend import CaptureError, Compilation, Entry, Fallback, Jitted, P
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.module_paths import name_modules
+from tj_torch.capture.inner_gradients import InnerGradientsError
 from tj_torch.capture.sources import stack_source
 from tj_torch.dispatch.ahead import prepare, real
 from tj_torch.dispatch.changed_objects import decides_otherwise, keeping_changes, with_changes
@@ -236,9 +237,12 @@ class DynamoPrograms:
         if captured.graph is not None:
             if self.program is not self.original:
                 name_modules(captured.graph, self.program, None)
-            compilation = compiler.compile(
-                captured.graph, captured.examples, captured.sources, self.parameters
-            )
+            try:
+                compilation = compiler.compile(
+                    captured.graph, captured.examples, captured.sources, self.parameters
+                )
+            except InnerGradientsError as error:
+                raise dynamo.CaptureFailure(error.message, None, raised=False) from error
             captured.check_inputs(compilation.traces[0])
         entry = Entry(compilation)
         let_through = (dynamo.CaptureFailure, dynamo.ChangedError)

@@ -112,6 +112,9 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "_vmapmode_increment_nesting": ("take gradients outside of vmap", GRADIENTS),
         "_will_engine_execute_node": ("compute the gradients that are asked for", GRADIENTS),
     },
+    "torch._C._functions": {
+        "DelayedError": ("return what cannot be differentiated again", GRADIENTS),
+    },
     "torch._C._autograd": {
         "CreationMeta": ("know views that must not be written", VIEWS),
         "_get_creation_meta": ("know views that must not be written", VIEWS),

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from tj_torch.torch_private.eager import (
     TENSOR_BASE,
+    DelayedError,
     DispatchKey,
     StopRecomputation,
     TransformType,
@@ -82,6 +83,7 @@ else:
 
 __all__ = [
     "TENSOR_BASE",
+    "DelayedError",
     "DeviceContext",
     "HigherOrderOperator",
     "OpOverload",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tj_torch.capture.dynamo import outer_probes
 from tj_torch.capture.dynamo.asserted_sizes import keep_sizes
 from tj_torch.capture.dynamo.class_features import unnoticed
+from tj_torch.capture.dynamo.inner_gradients import capture_gradients
 from tj_torch.capture.dynamo.undecided import leave_undecided
 from tj_torch.torch_private.features import Correction, Needs
 
@@ -25,6 +26,14 @@ NUMBERS_OF_DATA: tuple[Correction, ...] = (
         "programs that assert sizes of data run as they are",
         apply=unnoticed(keep_sizes),
         probe=outer_probes.asserted,
+        needs=Needs(),
+    ),
+    Correction(
+        "gradients in programs",
+        "torch.autograd.grad in a program is captured",
+        "the graph breaks at torch.autograd.grad",
+        apply=unnoticed(capture_gradients),
+        probe=outer_probes.gradients,
         needs=Needs(),
     ),
 )

@@ -7,6 +7,7 @@ from tj_torch.capture.eager_probe import captured_whole, equal_to_eager, only_br
 __all__ = [
     "asserted",
     "constructors",
+    "gradients",
     "imported",
     "orders",
     "refused",
@@ -23,6 +24,25 @@ def asserted() -> None:
     text = "x = torch.ones(4)\ndef f(m): return x[m].view(3) * 2"
     captured_whole(text, "f(torch.arange(4) > 0)")
     equal_to_eager(text, "f(torch.arange(4) > 0)", "f(torch.arange(4) > 1)")()
+
+
+def gradients() -> None:
+    """See that gradients in a program are captured, and that results used up by them raise."""
+    text = """
+x = torch.ones(2)
+w = torch.tensor([1., 2.], requires_grad=True)
+def f(x):
+    x = x.detach().requires_grad_()
+    y = (x * x * w).sum()
+    return y, *torch.autograd.grad(y, x)
+def g(x):
+    with torch.enable_grad():
+        y, found = f(x)
+        try: y.backward()
+        except RuntimeError as error: return found, found.requires_grad, str(error)
+"""
+    captured_whole(text, "f(x)")
+    equal_to_eager(text, "g(x)")()
 
 
 constructors = equal_to_eager(

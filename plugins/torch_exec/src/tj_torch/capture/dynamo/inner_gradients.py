@@ -1,0 +1,230 @@
+"""Capture of ``torch.autograd.grad`` in programs, which Dynamo leaves out by default.
+
+The graph breaks there, as without this, where the importer cannot take the call, and at
+``Tensor.backward``, which accumulates into tensors from outside of the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from tj_torch.capture.dynamo.patches import stop
+from tj_torch.capture.dynamo.settings import with_settings
+from tj_torch.capture.inner_gradients import USED_UP, asks, differentiated, reason_against
+from tj_torch.torch_private.replacement import replace
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+__all__ = ["capture_gradients", "not_captured"]
+
+_SETTING = "trace_autograd_ops"
+
+
+def capture_gradients(stack: ExitStack) -> None:
+    """Let calls of ``torch.autograd.grad`` be nodes of graphs, until ``stack`` is left."""
+    from tj_torch.torch_private.dynamo import (
+        OutputGraph,
+        TensorVariable,
+        TorchInGraphFunctionVariable,
+        dynamo,
+    )
+
+    if not hasattr(dynamo.config, _SETTING):  # up to 2.10
+        return
+    replace(stack, TensorVariable, "method_backward", _breaking)
+    replace(stack, OutputGraph, "_check_requires_grad_intermediate_outputs", _returning)
+    replace(stack, OutputGraph, "_validate_outputs_safe_for_autograd_nodes", _checking)
+    replace(stack, OutputGraph, "compile_and_call_fx_graph", _starting_again)
+    handlers, function = TorchInGraphFunctionVariable._get_handlers(), torch.autograd.grad
+    stack.callback(handlers.__setitem__, function, handlers[function])
+    handlers[function] = _deciding(handlers[function])
+    stack.enter_context(with_settings({_SETTING: True}))
+
+
+def not_captured(reason: str) -> Exception:
+    """Exception with which a backend makes Dynamo break the graph at the gradients in it."""
+    return _not_captured()(reason)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _not_captured() -> Any:
+    from tj_torch.torch_private.dynamo import exc
+
+    return type("NotCaptured", (exc.SkipFrame,), {})
+
+
+def _breaking(original: Callable[..., Any]) -> Callable[..., Any]:
+    def method_backward(*args: Any, **kwargs: Any) -> Any:
+        with with_settings({_SETTING: False}):
+            return original(*args, **kwargs)
+
+    return method_backward
+
+
+_BATCHED = [*inspect.signature(torch.autograd.grad).parameters].index("is_grads_batched")
+
+
+def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Break the graph at calls that fail on fake tensors, as those for batches of tangents do."""
+    from tj_torch.torch_private.dynamo import exc
+
+    def grad(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        reason = getattr(tx.speculation_log, _REASON, None)
+        if "is_grads_batched" in kwargs or len(args) > _BATCHED:
+            reason = "is_grads_batched"
+        if reason is None:
+            try:
+                return original(self, tx, *args, **kwargs)
+            except exc.TorchRuntimeError as error:
+                if any(text in str(error) for text in _REFUSED):
+                    raise
+                reason = str(error).partition("\n")[0]
+        stop(f"torch.autograd.grad: {reason}")
+
+    return grad
+
+
+_REASON = "tj_reason_against_gradients"
+"""Attribute of Dynamo's log of attempts at a frame: why gradients are not captured in the next."""
+
+_REFUSED = ("does not require grad", "appears to not have been used")
+"""Texts in errors of ``torch.autograd.grad`` that the program gets in eager as well."""
+
+
+def _starting_again(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compile_and_call_fx_graph(self: Any, tx: Any, *rest: Any) -> Any:
+        try:
+            return original(self, tx, *rest)
+        except _not_captured() as error:
+            reason = str(error)
+        _restart(tx, reason)
+
+    return compile_and_call_fx_graph
+
+
+def _restart(tx: Any, reason: str) -> NoReturn:
+    """Have Dynamo begin again, and break the graph at the gradients."""
+    from tj_torch.torch_private.dynamo import exc
+
+    setattr(tx.speculation_log, _REASON, reason)
+    raise exc.AutogradGradRestartAnalysis(restart_reason=reason)
+
+
+def _returning(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Allow results of tensors that the program made leaves, if others have gradients as well.
+
+    Nobody outside of the program has such a leaf, so that nobody asks for its gradient. Results
+    whose history has been used up are detached, and marked.
+    """
+
+    def check(self: Any, results: list[Any], tx: Any) -> None:
+        if any(map(asks, self.graph.nodes)):
+            for i, result in enumerate(results):
+                found = _used_up(_fake(result))
+                if found is not None:
+                    results[i] = result.call_method(tx, "detach", [], {})
+                    results[i].as_proxy().node.meta[USED_UP] = found, _inputs(self, result)
+        own = {_fake(v) for v in self.leaf_var_creation_order if not v.source}
+        kept = [v for v in results if own and own.issuperset(_leaves(_fake(v)))]
+        original(self, kept, tx)
+
+    return check
+
+
+def _checking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Break the graph where the importer cannot take gradients; guard that inputs have no hooks."""
+
+    def check(self: Any, results: list[Any], tx: Any) -> None:
+        original(self, results, tx)
+        asked = [node for node in self.graph.nodes if asks(node)]
+        if not asked:
+            return
+        if reason := reason_against(self.graph.nodes):
+            _restart(tx, reason)
+        for node in {n: None for call in asked for n in differentiated(call)}:
+            if node.op == "placeholder":
+                _guard_hooks(tx, node)
+
+    return check
+
+
+# --------------------------------------------------------------------------- history
+
+
+def _fake(variable: Any) -> Any:
+    """Fake tensor of a variable of Dynamo's; None for other values."""
+    proxy = variable.as_proxy() if hasattr(variable, "requires_grad") else None
+    return None if proxy is None else proxy.node.meta.get("example_value")
+
+
+def _history(tensor: Any, ends: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
+    """Yield autograd's nodes behind ``tensor``, those where the way ``ends`` as the last ones."""
+    waiting, seen = [None if tensor is None else tensor.grad_fn], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if not ends(node):
+            waiting += [before for before, _ in node.next_functions]
+
+
+def _leaves(tensor: Any) -> list[Any]:
+    """Leaves that require grad in the history of ``tensor``, which may be one."""
+    if tensor is not None and tensor.requires_grad and tensor.grad_fn is None:
+        return [tensor]
+    return [node.variable for node in _history(tensor) if hasattr(node, "variable")]
+
+
+def _used_up(tensor: Any) -> str | None:
+    """Error of a backward from ``tensor``, if each way to a leaf has freed what it had saved."""
+    errors = [(node, _freed(node)) for node in _history(tensor, lambda node: bool(_freed(node)))]
+    if any(hasattr(node, "variable") for node, _ in errors):
+        return None
+    return next((text for _, text in errors if text), None)
+
+
+def _freed(node: Any) -> str | None:
+    """Error of reading what ``node`` has saved, if it has freed that."""
+    for name in dir(node):
+        if name.startswith("_saved_"):
+            try:
+                getattr(node, name)
+            except RuntimeError as error:
+                return str(error)
+    return None
+
+
+def _inputs(output: Any, variable: Any) -> tuple[str, ...]:
+    """Names of the graph's inputs in the history of a result."""
+    tensor = _fake(variable)
+    behind = {id(known) for known in (*_history(tensor), *_leaves(tensor))}
+    given = (node for node in output.graph.nodes if node.op == "placeholder")
+    fakes = ((node.name, node.meta.get("example_value")) for node in given)
+    tensors = ((name, fake) for name, fake in fakes if isinstance(fake, torch.Tensor))
+    return tuple(name for name, fake in tensors if id(fake.grad_fn or fake) in behind)
+
+
+# --------------------------------------------------------------------------- hooks
+
+
+_HOOKS = ("_backward_hooks",)
+"""Attributes of tensors with the hooks that ``torch.autograd.grad`` runs for those given to it."""
+
+
+def _guard_hooks(tx: Any, node: torch.fx.Node) -> None:
+    from tj_torch.torch_private.dynamo import AttrSource, GuardBuilder, install_guard
+
+    argument = node.meta.get("grapharg")
+    tensor, source = getattr(argument, "example", None), getattr(argument, "source", None)
+    for name in _HOOKS:
+        if source is None or getattr(tensor, name, None) is not None:
+            _restart(tx, "a hook of a tensor")
+        install_guard(AttrSource(source, name).make_guard(GuardBuilder.CONSTANT_MATCH))

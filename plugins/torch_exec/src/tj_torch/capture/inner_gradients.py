@@ -1,0 +1,137 @@
+"""Group the nodes that ``torch.autograd.grad`` differentiates, in captured graphs.
+
+A program may ask for gradients of what it has computed, as networks of physics do. The nodes from
+the first use of a differentiated tensor to the call itself become the operators that they run,
+those of autograd's backward among them: autograd has no history of a program that runs compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from tj_core.extend import CaptureError
+
+from tj_torch.capture import levels
+from tj_torch.torch_private.runtime import (
+    HigherOrderOperator,
+    exit_autocast,
+    exit_inference_mode,
+    pytree,
+)
+
+__all__ = [
+    "USED_UP",
+    "InnerGradientsError",
+    "asks",
+    "differentiated",
+    "groups",
+    "reason_against",
+    "used_up",
+]
+
+USED_UP = "tj_used_up"
+"""Key in the metadata of a node that is returned detached: the error of a backward from it, and the
+names of the inputs that it depends on.
+"""
+
+
+class InnerGradientsError(CaptureError):
+    """A gradient inside of the program that is not captured."""
+
+
+def asks(node: torch.fx.Node) -> bool:
+    """Test for a call of ``torch.autograd.grad``."""
+    return node.op == "call_function" and node.target is torch.autograd.grad
+
+
+def differentiated(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Tensors with regard to which ``node``, a call of ``torch.autograd.grad``, differentiates."""
+    given = node.args[1] if len(node.args) > 1 else node.kwargs["inputs"]
+    return [n for n in pytree.tree_leaves(given) if isinstance(n, torch.fx.Node)]
+
+
+def groups(nodes: Iterable[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
+    """Split ``nodes`` into groups: one per differentiated part, else as `levels.groups` does."""
+    parts = list(levels.groups(nodes))
+    at = {node: i for i, part in enumerate(parts) for node in part}
+    spans = [*_spans(at)]
+    contexts = [*_contexts(at)] if spans else []
+    while crossed := [c for c in contexts if any(_cross(c, span) for span in spans)]:
+        spans = [*_joined(sorted(spans + crossed))]
+        contexts = [c for c in contexts if c not in crossed]
+    done = 0
+    for first, last in _joined(sorted(spans)):
+        yield from parts[done:first]
+        yield [node for part in parts[first : last + 1] for node in part]
+        done = last + 1
+    yield from parts[done:]
+
+
+def reason_against(nodes: Iterable[torch.fx.Node]) -> str | None:
+    """Reason why the gradients in a graph of ``nodes`` cannot be imported; None if they can."""
+    for group in groups(nodes):
+        operations = (n.target for n in group if isinstance(n.target, HigherOrderOperator))
+        if any(map(asks, group)) and (operation := next(operations, None)) is not None:
+            return f"{operation} in what is differentiated"
+    return None
+
+
+def used_up(graph: torch.fx.Graph) -> dict[int, tuple[str, tuple[int, ...]]]:
+    """Errors that a backward from results of ``graph`` raises, and the inputs it would reach.
+
+    A call of ``torch.autograd.grad`` has freed what autograd had saved for these. Results and
+    inputs are given by index.
+    """
+    (results,) = graph.output_node().args
+    at = {n.name: i for i, n in enumerate(graph.find_nodes(op="placeholder"))}
+    found = {}
+    for i, node in enumerate(results if isinstance(results, tuple | list) else ()):
+        if isinstance(node, torch.fx.Node) and USED_UP in node.meta:
+            text, inputs = node.meta[USED_UP]
+            found[i] = text, tuple(at[name] for name in inputs)
+    return found
+
+
+def _spans(at: dict[torch.fx.Node, int]) -> Iterator[tuple[int, int]]:
+    """First and last group of the nodes of each gradient; ``at`` has the group of each node."""
+    for node, last in at.items():
+        if asks(node):
+            yield min(last, *(_begin(n, at) for n in differentiated(node))), last
+
+
+def _begin(tensor: torch.fx.Node, at: dict[torch.fx.Node, int]) -> int:
+    """Group in which the history of ``tensor`` begins: at its first use, or where it is made."""
+    users = [user for user in tensor.users if user in at]
+    if tensor in at and any(user.target == "requires_grad_" for user in users):
+        return at[tensor]
+    return min(at[user] for user in users)
+
+
+def _contexts(at: dict[torch.fx.Node, int]) -> Iterator[tuple[int, int]]:
+    """First and last group of each context that is entered and left, such as autocast's."""
+    for node, last in at.items():
+        if node.target in (exit_autocast, exit_inference_mode):
+            entered = node.args[0]
+            assert isinstance(entered, torch.fx.Node)
+            yield at[entered], last
+
+
+def _cross(context: tuple[int, int], span: tuple[int, int]) -> bool:
+    """Test for a ``context`` that is entered before ``span`` and left inside, or the reverse."""
+    inside = [span[0] <= end <= span[1] for end in context]
+    return inside[0] != inside[1]
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Join spans, in order, that have groups in common."""
+    now: tuple[int, int] | None = None
+    for first, last in spans:
+        if now is not None and first <= now[1]:
+            now = now[0], max(now[1], last)
+            continue
+        if now is not None:
+            yield now
+        now = first, last
+    if now is not None:
+        yield now
