@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tj_onednn import adapter, kernels
@@ -89,3 +91,31 @@ def test_apart_is_outside_of_all_modes() -> None:
             assert not x.requires_grad
             assert not x.is_inference()
         assert isinstance(torch.ones(2), FakeTensor)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_convolution_by_one_pixel(with_bias: bool) -> None:
+    x = torch.randn(2, 6, 5, 7).to(memory_format=torch.channels_last)
+    weight, bias = torch.randn(4, 6, 1, 1), torch.randn(4) if with_bias else None
+    args = x, weight, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+    found, expected = kernels.pointwise(*args), torch.ops.aten.convolution.default(*args)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("by_channels", [False, True])
+@pytest.mark.parametrize("mask", [(1, 1, 1), (1, 1, 0), (0, 1, 0), (1, 0, 0), (0, 0, 1)])
+def test_the_backward_of_a_convolution_by_one_pixel(mask: Any, by_channels: bool) -> None:
+    by_pixels = {"memory_format": torch.channels_last}
+    x, grad = torch.randn(2, 6, 5, 7).to(**by_pixels), torch.randn(2, 4, 5, 7).to(**by_pixels)
+    weight = torch.randn(4, 6, 1, 1)
+    weight = weight if by_channels else weight.to(**by_pixels)
+    mask = [bool(wanted) for wanted in mask]
+    args = grad, x, weight, [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, mask
+    found = kernels.pointwise_backward(*args)
+    expected = torch.ops.aten.convolution_backward.default(*args)
+    assert [x is not None for x in found] == mask
+    for wanted, a, b in zip(mask, found, expected, strict=True):
+        if wanted and a is not None and b is not None:
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()

@@ -47,6 +47,12 @@ def X(*shape: int, grad: bool = True, dtype: torch.dtype = torch.float32) -> tor
     return torch.randn(shape, dtype=dtype).requires_grad_(grad)
 
 
+def images(*shape: int, by_pixels: bool = True) -> torch.Tensor:
+    x = torch.randn(shape)
+    return (x.to(memory_format=torch.channels_last) if by_pixels else x).requires_grad_()
+
+
+CONV, CONV_BACKWARD = "aten.convolution.default", "aten.convolution_backward.default"
 LINEAR, MM, ADDMM = "torch.nn.functional.linear", "aten.mm.default", "aten.addmm.default"
 BMM, BADDBMM = "aten.bmm.default", "aten.baddbmm.default"
 
@@ -83,6 +89,36 @@ PROGRAMS: dict[str, tuple[Program, Callable[[], tuple[Any, ...]], list[str], lis
         lambda: (X(3, 8, 12), X(3, 8, 16), X(3, 16, 12)),
         [BADDBMM],
         [BMM, BMM],
+    ),
+    "a convolution by one pixel": (
+        lambda x, w, b: F.conv2d(x, w, b).tanh().sum((2, 3)),
+        lambda: (images(2, 6, 5, 7), images(4, 6, 1, 1), X(4)),
+        [CONV],
+        [CONV_BACKWARD],
+    ),
+    "a convolution by one pixel, which leaves some out": (
+        lambda x, w: F.conv2d(x, w, stride=2).tanh(),
+        lambda: (images(2, 6, 5, 7), images(4, 6, 1, 1)),
+        [],
+        [],
+    ),
+    "a convolution by more pixels": (
+        lambda x, w: F.conv2d(x, w, padding=1).tanh(),
+        lambda: (images(2, 6, 5, 7), images(4, 6, 3, 3)),
+        [],
+        [],
+    ),
+    "a convolution in another layout": (
+        lambda x, w: F.conv2d(x, w).tanh(),
+        lambda: (images(2, 6, 5, 7, by_pixels=False), images(4, 6, 1, 1)),
+        [],
+        [],
+    ),
+    "a convolution in groups": (
+        lambda x, w: F.conv2d(x, w, groups=2).tanh(),
+        lambda: (images(2, 6, 5, 7), images(4, 3, 1, 1)),
+        [],
+        [],
     ),
     "a tangent of one number": (
         lambda x, w: (x @ w).sum(),

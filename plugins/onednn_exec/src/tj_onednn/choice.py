@@ -146,6 +146,13 @@ class Choices:
             got = mine()
         except RuntimeError as error:
             return f"oneDNN cannot: {str(error).splitlines()[0]}"
+        pairs = zip(_results(expected), _results(got), strict=True)
+        return next(filter(None, (self.differs(*pair) for pair in pairs)), None)
+
+    def differs(self, expected: torch.Tensor | None, got: torch.Tensor | None) -> str | None:
+        """Reason why ``got`` cannot stand for ``expected``; None if it can."""
+        if expected is None or got is None:
+            return None if expected is got else "oneDNN returns other results"
         # Calls after it were expanded for the strides of PyTorch's kernel.
         if (got.shape, got.stride(), got.dtype) != (
             expected.shape,
@@ -190,6 +197,10 @@ class Choices:
         """Folder of the stored times; None without one."""
         folder = cache_folder(self.options.cache_dir)
         return None if folder is None else folder / "onednn"
+
+
+def _results(returned: Any) -> Sequence[torch.Tensor | None]:
+    return returned if isinstance(returned, tuple | list) else (returned,)
 
 
 def machine(threads: int) -> Machine:

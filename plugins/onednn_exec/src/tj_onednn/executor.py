@@ -16,7 +16,16 @@ from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable, Ten
 from tj_onednn import kernels, packing
 from tj_onednn.choice import Candidate, Choices
 from tj_onednn.epilogues import epilogue_executor
-from tj_onednn.layers import CONVOLUTION, LINEAR, NO_PRODUCT, disabled, no_images, product_in
+from tj_onednn.layers import (
+    CONVOLUTION,
+    LINEAR,
+    NO_PRODUCT,
+    disabled,
+    no_images,
+    not_pointwise,
+    pixel_factors,
+    product_in,
+)
 from tj_onednn.names import PACKED, look, lost
 from tj_onednn.operands import factors, tensors_of, unfit
 
@@ -30,6 +39,8 @@ Check = Callable[[BoundSymbol], "bool | Decline"]
 BATCH = 16
 """Largest batch of a batched product, which runs one operator call for each matrix."""
 
+TOO_SMALL = "it is too small to gain by it"
+
 FROZEN = "FROZEN"
 """Tag of program inputs that are weights of layers, where parameters are frozen."""
 
@@ -38,6 +49,12 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten.addmm.default": kernels.addmm,
     "aten.bmm.default": kernels.bmm,
     "aten.baddbmm.default": kernels.baddbmm,
+}
+
+
+POINTWISE: dict[str, Callable[..., Any]] = {
+    "aten.convolution.default": kernels.pointwise,
+    "aten.convolution_backward.default": kernels.pointwise_backward,
 }
 
 
@@ -74,6 +91,8 @@ class _Products:
             self.candidates[name] = Candidate(self.options.precision, run)
             claims.set(name, Claim(run, self.product, traceable=True))
         claims.set(LINEAR, Claim(self.rounded(kernels.linear), self.linear, traceable=True))
+        for name, kernel in POINTWISE.items():
+            claims.set(name, Claim(kernel, self.pointwise, traceable=True))
         return Executor("onednn", claims, fingerprint=self.choices.fingerprint)
 
     def rounded(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,8 +111,20 @@ class _Products:
         if reason is not None:
             return reason
         *_, a, b = tensors_of(call.flat_args)
-        small = self.options.choose == "measure" and factors(a, b) < self.options.minimum
-        return "it is too small to gain by it" if small else None
+        return TOO_SMALL if self.is_small(factors(a, b)) else None
+
+    def is_small(self, multiplications: int) -> bool:
+        """Decide if so few multiplications are not worth a measurement."""
+        return self.options.choose == "measure" and multiplications < self.options.minimum
+
+    def pointwise(self, call: BoundSymbol) -> bool | Decline:
+        """Decide if a convolution with a kernel of one pixel, or its backward, is taken."""
+        reason = disabled() or unfit(call, by_rows=False) or no_images(call) or not_pointwise(call)
+        if reason is None and self.is_small(pixel_factors(call)):
+            reason = TOO_SMALL
+        if reason is not None:
+            return Decline(reason)
+        return self.choices.ask(call, Candidate("float32", POINTWISE[call.symbol.qualname]))
 
     def alone(self, call: BoundSymbol) -> Callable[..., Any] | None:
         """The kernel for a linear layer outside of a pair, if it is taken; else None."""

@@ -7,14 +7,26 @@ alone, so that an executor that fuses can trace them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from tj_onednn.adapter import CONVOLUTION, LINEAR
 
-__all__ = ["NOTHING", "Post", "addmm", "baddbmm", "bmm", "convolution", "linear", "mm", "rounded"]
+__all__ = [
+    "NOTHING",
+    "Post",
+    "addmm",
+    "baddbmm",
+    "bmm",
+    "convolution",
+    "linear",
+    "mm",
+    "pointwise",
+    "pointwise_backward",
+    "rounded",
+]
 
 Tensor = torch.Tensor
 Kernel = Callable[..., Tensor]
@@ -64,6 +76,59 @@ def convolution(
     used = weight if pack is None else pack(*how, tuple(input.shape))
     result: Tensor = CONVOLUTION(input, used, bias, *how, *post)
     return result
+
+
+def pointwise(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
+    """Compute ``aten.convolution`` in channels_last, with a kernel of one pixel, a stride of 1 and
+    no padding.
+    """
+    return _images(linear(_pixels(input), weight.flatten(1), bias))
+
+
+def pointwise_backward(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Compute ``aten.convolution_backward`` of `pointwise`."""
+    of_input, of_weight, of_bias = output_mask
+    pixels, taken = _pixels(grad), _pixels(input)
+    found: list[Tensor | None] = [None, None, None]
+    if of_input:
+        found[0] = _images(linear(pixels, weight.flatten(1).t()))
+    if of_weight:
+        product = linear(pixels.flatten(0, 2).t(), taken.flatten(0, 2).t())
+        found[1] = _images(product.unflatten(0, (-1, 1, 1)))
+    if of_bias:
+        found[2] = pixels.sum((0, 1, 2))
+    return found[0], found[1], found[2]
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """``images``, ``[n, c, h, w]`` in channels_last, as ``[n, h, w, c]`` of the same memory."""
+    return images.permute(0, 2, 3, 1)
+
+
+def _images(pixels: Tensor) -> Tensor:
+    return pixels.permute(0, 3, 1, 2)
 
 
 def _pair(value: Any) -> tuple[int, int]:

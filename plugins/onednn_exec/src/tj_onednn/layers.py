@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import requires_grad
+from tj_core.extend import TensorProxy, contiguous_strides, requires_grad
 
 from tj_onednn.names import PRODUCTS, lost
 from tj_onednn.operands import tensors_of
@@ -19,6 +19,8 @@ __all__ = [
     "NO_PRODUCT",
     "disabled",
     "no_images",
+    "not_pointwise",
+    "pixel_factors",
     "product_in",
     "takes_gradients",
 ]
@@ -53,6 +55,41 @@ def no_images(call: BoundSymbol) -> str | None:
     if any(isinstance(value, str) for value in given):
         return "its padding is computed from other arguments"
     return None if tensors_of(call.flat_args)[0].ndim == 4 else "it is no batch of images"
+
+
+def not_pointwise(call: BoundSymbol) -> str | None:
+    """Reason why ``aten.convolution``, or its backward, is no product of pixels; None if it is."""
+    backward = "backward" in call.symbol.name
+    given: Any = call.args[4:10] if backward else call.args[3:9]
+    stride, padding, _, transposed, _, groups = given
+    *images, weight = _images_and_weight(call)
+    plain = not (transposed or any(padding)) and groups == 1 and {*stride} == {1}
+    if not plain or tuple(weight.shape[2:]) != (1, 1):
+        return "it is no product of single pixels"
+    if not all(map(_is_by_pixels, images)):
+        return "its images are not in channels_last"
+    return None
+
+
+def pixel_factors(call: BoundSymbol) -> int:
+    """Number of multiplications of a convolution that is `not_pointwise` for no reason."""
+    *_, images, weight = _images_and_weight(call)
+    n, c, h, w, out = (*images.shape, weight.shape[0])
+    assert isinstance(n, int) and isinstance(c, int) and isinstance(out, int)  # noqa: PT018
+    assert isinstance(h, int) and isinstance(w, int)  # noqa: PT018
+    return n * c * h * w * out
+
+
+def _images_and_weight(call: BoundSymbol) -> list[TensorProxy]:
+    """Tensors of a convolution, or of its backward, but for the bias; the weight is last."""
+    return tensors_of(call.args[: 3 if "backward" in call.symbol.name else 2])
+
+
+def _is_by_pixels(p: TensorProxy) -> bool:
+    """Test for dense channels_last."""
+    n, c, h, w = p.shape
+    strides = contiguous_strides((n, h, w, c))
+    return strides is not None and p.strides == tuple(strides[i] for i in (0, 3, 1, 2))
 
 
 def takes_gradients(trace: Trace) -> bool:
