@@ -15,6 +15,7 @@ import torch
 
 from tj_inductor.activations import ACTIVATIONS, MEAN
 from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, SIGNS, Formula, widened
+from tj_inductor.bags import BAGS
 from tj_inductor.mixed import (
     AT_PLACES,
     CONVERSIONS,
@@ -408,6 +409,7 @@ REPLACED = frozenset(
         *FACTORS,
         *SUMS,
         *MOVES,
+        *BAGS,
         *OF_SMALL,
         *MULTIPLES,
         *AT_PLACES,
@@ -435,6 +437,7 @@ def formulas(known: Mapping[Any, Formula], keep: Formula | None = None) -> dict[
         | FACTORS
         | SUMS
         | MOVES
+        | BAGS
         | OF_SMALL
         | MULTIPLES
         | AT_PLACES

@@ -24,6 +24,7 @@ from tj_torch.internal import overlaps_itself
 
 from tj_inductor.adapter.features import TABLE
 from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, VERSIONS
+from tj_inductor.bags import why_not_by_rows
 from tj_inductor.formulas import REPLACED
 from tj_inductor.joined.editing import ALONE
 from tj_inductor.loops import is_in_loops
@@ -70,7 +71,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         return Decline("the shape of its result depends on data")
     if is_on(call.context):
         return Decline("it runs under autocast")
-    unread = _statistics(call)
+    unread = _unread(call)
     values = (p for p in (*call.flat_args, *call.flat_outs) if p.name not in unread)
     reason = next(filter(None, map(_unfit, values)), None) or _lost(call)
     if reason is None and name in SOMETIMES:
@@ -81,15 +82,18 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
     return True if reason is None else Decline(reason)
 
 
-def _statistics(call: BoundSymbol) -> Collection[str]:
-    """The names of the statistics of a batch norm in evaluation: tensors without elements on CPUs.
+def _unread(call: BoundSymbol) -> Collection[str]:
+    """The names of tensors that no kernel reads, and which may have no elements.
 
-    No kernel reads these; the operator of the gradient takes and ignores them.
+    These are the statistics of a batch norm in evaluation, on CPUs, which the operator of the
+    gradient takes and ignores, and what the forward of an embedding bag left out.
     """
     if call.symbol == BATCH_NORM and not call.args[5]:
         return [p.name for p in call.outputs[1:]]
     if call.symbol == BATCH_NORM_BACKWARD and not call.args[7]:
         return [p.name for p in call.args[5:7] if isinstance(p, TensorProxy)]
+    if call.symbol == BAG_BACKWARD:
+        return [call.args[i].name for i in (3, 5)]
     return ()
 
 
@@ -196,6 +200,7 @@ def _scatters(call: BoundSymbol) -> str | None:
 
 BATCH_NORM = Symbol.parse("aten.native_batch_norm.default")
 BATCH_NORM_BACKWARD = Symbol.parse("aten.native_batch_norm_backward.default")
+BAG_BACKWARD = Symbol.parse("aten._embedding_bag_backward.default")
 
 PARTS = ("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
 """Operators that return a copy of their first argument with another part."""
@@ -209,6 +214,7 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "avg_pool2d_backward": _divides_otherwise,
     "avg_pool3d_backward": _divides_otherwise,
     "_adaptive_avg_pool2d": _symbolic,
+    "_embedding_bag_backward": why_not_by_rows,
     "adaptive_max_pool2d": _symbolic,
     "max_pool2d_with_indices_backward": _scatters,
     **dict.fromkeys(PARTS, _writes_to_shared_memory),
