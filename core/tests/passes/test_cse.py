@@ -323,6 +323,13 @@ def test_tags_of_values_and_calls_merge_or_keep_the_calls_apart(elder, younger, 
         assert trace.calls[1].args[0].tags == one.outputs.tags
 
 
+@pytest.mark.parametrize("elder", [(), ("BACKWARD",)])
+def test_a_call_of_the_forward_pass_stays_one(elder):
+    a, b = made("neg", X, out="a", tags=elder), made("neg", X, out="b", tags=("BACKWARD", "A"))
+    _, trace = after(a, b, made("add", a.outputs, b.outputs, out="z"), outputs=(vector("z", 2),))
+    assert set(trace.calls[0].tags) == {*elder, "A"}
+
+
 def test_three_conflicting_two_by_two():
     a, b, c = (made("neg", X, out=n, value=[*v]) for n, v in [("a", ""), ("b", "A"), ("c", "B")])
     z = made("add", b.outputs, c.outputs, out="z")

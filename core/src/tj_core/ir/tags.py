@@ -22,6 +22,7 @@ __all__ = [
     "FENCE",
     "NEW_VALUE_OF",
     "NO_TAGS",
+    "OF_BACKWARD",
     "Tag",
     "TagRegistry",
     "TagSet",
@@ -123,6 +124,9 @@ CONSUMES = "CONSUMES"
 FENCE = "FENCE"
 """The tag of a call that no fused region reaches across: none has calls from both sides of it."""
 
+OF_BACKWARD = "BACKWARD"
+"""The tag of calls and values of the backward pass."""
+
 BUILTIN_TAGS = (
     Tag("SAVE", "keep this value for the backward pass", group="residual"),
     Tag("RECOMPUTE", "compute this again in the backward pass", group="residual"),
@@ -158,7 +162,7 @@ BUILTIN_TAGS = (
         into_body=False,
     ),
     Tag(FENCE, "no fused region reaches across the call", carriers=frozenset({"call"})),
-    Tag("BACKWARD", "the call belongs to the backward pass", to_backward=True),
+    Tag(OF_BACKWARD, "the call belongs to the backward pass", to_backward=True),
 )
 
 

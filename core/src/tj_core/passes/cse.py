@@ -26,6 +26,7 @@ from tj_core.errors import TagError
 from tj_core.ir.proxy import Proxy, requires_grad
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant
+from tj_core.ir.tags import OF_BACKWARD
 from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.text.metadata import meta_text
@@ -106,7 +107,7 @@ class _Run:
         pairs = list(zip(call.flat_outs, elder.flat_outs, strict=True))
         if any(self.told_apart(a, b) for a, b in pairs) or not self.agree(call, elder):
             return False
-        both = self.tags.merge(self.merged.get(elder.label, elder.tags), call.tags, call.source)
+        both = self.together(call, elder)
         if both != elder.tags:
             self.merged[elder.label] = both
         for mine, others in pairs:
@@ -115,6 +116,14 @@ class _Run:
         self.labels[call.label] = elder.label
         self.editor.changed(call, f"computed by {elder.label}")
         return True
+
+    def together(self, call: BoundSymbol, elder: BoundSymbol) -> TagSet:
+        """Tags of ``elder`` in the place of both; one of the forward pass stays in that.
+
+        :raises TagError: if they exclude each other.
+        """
+        tags = call.tags if OF_BACKWARD in elder.tags else call.tags.without(OF_BACKWARD)
+        return self.tags.merge(self.merged.get(elder.label, elder.tags), tags, call.source)
 
     def stand_in(self, mine: Proxy, others: Proxy) -> None:
         """Update the facts about ``others``, which now also replaces ``mine``."""
@@ -152,7 +161,7 @@ class _Run:
     def agree(self, call: BoundSymbol, elder: BoundSymbol) -> bool:
         """Test if the tags of the two calls, and of their outputs, can be merged."""
         try:
-            self.tags.merge(self.merged.get(elder.label, elder.tags), call.tags, call.source)
+            self.together(call, elder)
             for mine, others in zip(call.flat_outs, elder.flat_outs, strict=True):
                 self.tags.merge(self.editor.inherited(others), mine.tags, call.source)
         except TagError:

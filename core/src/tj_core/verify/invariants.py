@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from tj_core.analysis.liveness import value_names
 from tj_core.ir.stage import Stage
+from tj_core.ir.tags import OF_BACKWARD
 
 if TYPE_CHECKING:
     from tj_core.ir.trace import BoundSymbol, Trace
 
 __all__ = ["INVARIANTS", "Broken"]
-
-BACKWARD = "BACKWARD"
 
 Broken = Iterator[tuple[int, str]]
 """Indices of calls, each with a message; the index after the last call is the return."""
@@ -83,9 +82,9 @@ def _returned(call: BoundSymbol) -> set[str] | None:
 
 def _joint(trace: Trace) -> Broken:
     """The forward uses neither tangents nor gradients."""
-    backward = {p.name for p in trace.inputs if BACKWARD in p.tags}
+    backward = {p.name for p in trace.inputs if OF_BACKWARD in p.tags}
     for position, call in enumerate(trace.calls):
-        if BACKWARD in call.tags:
+        if OF_BACKWARD in call.tags:
             backward.update(p.name for p in call.defined())
         elif not backward.isdisjoint(p.name for p in call.flat_args):
             yield position, "belongs to the forward, and uses a value of the backward"
@@ -93,10 +92,10 @@ def _joint(trace: Trace) -> Broken:
 
 def _split(trace: Trace) -> Broken:
     """A program that takes no tangents has no call of the backward."""
-    if any(BACKWARD in p.tags for p in trace.inputs):
+    if any(OF_BACKWARD in p.tags for p in trace.inputs):
         return
     for position, call in enumerate(trace.calls):
-        if BACKWARD in call.tags:
+        if OF_BACKWARD in call.tags:
             yield position, "belongs to the backward, and stands in the forward"
 
 

@@ -111,9 +111,10 @@ def tj_tags(options: Options) -> tuple[Tag, ...]:
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
     from tj_torch.capture.higher_order.checkpoint import inline_checkpoints
+    from tj_torch.capture.unneeded_gradients import unneeded_gradients
     from tj_torch.functionalize.transform import functional
 
-    return (inline_checkpoints(), functional(options.functional))
+    return (inline_checkpoints(), unneeded_gradients(), functional(options.functional))
 
 
 @hookimpl

@@ -123,16 +123,17 @@ def _returning(original: Callable[..., Any]) -> Callable[..., Any]:
     whose history has been used up are detached, and marked.
     """
 
-    def check(self: Any, results: list[Any], tx: Any) -> None:
-        if any(map(asks, self.graph.nodes)):
-            for i, result in enumerate(results):
-                found = _used_up(_fake(result))
-                if found is not None:
-                    results[i] = result.call_method(tx, "detach", [], {})
-                    results[i].as_proxy().node.meta[USED_UP] = found, _inputs(self, result)
+    def check(self: Any, results: list[Any], tx: Any) -> Any:
+        if not any(map(asks, self.graph.nodes)):
+            return original(self, results, tx)
+        for i, result in enumerate(results):
+            found = _used_up(_fake(result))
+            if found is not None:
+                results[i] = result.call_method(tx, "detach", [], {})
+                results[i].as_proxy().node.meta[USED_UP] = found, _inputs(self, result)
         own = {_fake(v) for v in self.leaf_var_creation_order if not v.source}
         kept = [v for v in results if own and own.issuperset(_leaves(_fake(v)))]
-        original(self, kept, tx)
+        return original(self, kept, tx)
 
     return check
 
