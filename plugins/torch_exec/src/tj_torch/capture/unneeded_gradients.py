@@ -24,6 +24,7 @@ from tj_core.extend import (
     leaves,
     map_tree,
     requires_grad,
+    substituted,
 )
 
 __all__ = ["unneeded_gradients"]
@@ -49,7 +50,7 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
             return trace
         calls.append(made)
         values |= {p.name: p for p in made.flat_outs}
-    outputs = map_tree(lambda p: values.get(p.name, p), trace.outputs, Proxy)
+    outputs = substituted(trace.outputs, values)
     if any(requires_grad(p) for p in leaves(outputs) if p.name in values):
         return trace  # a view of an input
     record = PassRecord("unneeded-gradients", "torch")
@@ -82,7 +83,7 @@ def _without(
     call: BoundSymbol, values: dict[str, Proxy], expand: RuleTable[Any]
 ) -> BoundSymbol | None:
     """``call`` with gradients off, on ``values``; None if other operators then run."""
-    args, kwargs = map_tree(lambda p: values.get(p.name, p), (call.args, call.kwargs), Proxy)
+    args, kwargs = substituted((call.args, call.kwargs), values)
     context = call.context.with_("grad", False)
     bare = call.replace(args=args, kwargs=kwargs, context=context, body=None)
     facts = expand.require(bare).value(bare)
