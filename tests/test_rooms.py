@@ -50,8 +50,9 @@ ROOMS = {
         "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
-        "options", "arithmetic", "mixed", "sums", "moves", "bags", "activations", "norms", "formulas",
-        "texts", "thrown", "elementary", "loads", "constants", "loops", "adapter", "kernels",
+        "options", "arithmetic", "mixed", "sums", "moves", "bags", "activations", "norms",
+        "formulas", "texts", "thrown", "elementary", "loads", "constants", "loops", "adapter",
+        "kernels",
         "trials", "joined", "operators", "numbers", "lists", "alone", "decompositions", "graph",
         "lowering", "variants", "compiler", "packaging", "executor", "probes", "doctor", "plugin",
     ),

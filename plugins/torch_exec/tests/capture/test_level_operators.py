@@ -164,3 +164,21 @@ def test_what_has_a_gradient_of_its_own_runs_as_it_is() -> None:
         f(x).sum().backward()
         jitted(y).sum().backward()
     torch.testing.assert_close(y.grad, x.grad, rtol=0, atol=0)
+
+
+def test_writes_that_autograd_does_not_see() -> None:
+    """PyTorch clamps the norms of a cosine under `no_grad`: a gradient goes past the clamp."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return vmap(lambda y: F.cosine_similarity(y @ w, y.exp(), dim=0))(x)
+
+    def g(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return vmap(grad(lambda y: F.cosine_similarity(y @ w, y.exp(), dim=0)))(x)
+
+    x = torch.randn(5, 4)
+    for program in (f, g):
+        jitted = tj.jit(program, session=tj.Session(PLUGINS))
+        mine, theirs = (torch.eye(4).requires_grad_() for _ in range(2))
+        jitted(x, mine).sum().backward()
+        program(x, theirs).sum().backward()
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=0)

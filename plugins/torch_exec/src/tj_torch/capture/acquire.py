@@ -29,7 +29,6 @@ from tj_core.extend import (
     OpaqueProxy,
     PassRecord,
     Proxy,
-    Subprogram,
     Symbol,
     TagRegistry,
     Trace,
@@ -39,7 +38,7 @@ from tj_core.extend import (
 )
 from tj_core.internal import NO_EFFECTS
 
-from tj_torch.capture import inner_gradients, levels
+from tj_torch.capture import inner_gradients
 from tj_torch.capture.autocast_notes import Casts
 from tj_torch.capture.comparison import Comparison, check_assumed
 from tj_torch.capture.constants import Constants
@@ -47,13 +46,12 @@ from tj_torch.capture.dynamo.trace_limits import UNHELD, UnheldError, check_held
 from tj_torch.capture.higher_order.checkpoint import check_repeated
 from tj_torch.capture.higher_order.subprograms import (
     bind_subprograms,
-    differentiable,
     is_graph,
     known_object,
     operation,
 )
 from tj_torch.capture.inputs import STATIC, input_names, static_inputs
-from tj_torch.capture.level_operators import import_operators
+from tj_torch.capture.node_groups import import_group
 from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
     as_given,
@@ -220,58 +218,7 @@ class Importer(NodeValues):
         for node in nodes:
             refuse_streams(node)
         for group in inner_gradients.groups(nodes):
-            if any(map(inner_gradients.asks, group)):
-                self.differentiated(group)
-            elif len(group) == 1:
-                self.node(group[0])
-            else:
-                self.transformed(group)
-
-    def differentiated(self, group: Sequence[torch.fx.Node]) -> None:
-        """Import nodes that are differentiated inside of the program, as their operators.
-
-        :raises InnerGradientsError: if these are not known.
-        """
-        if self.inside or self.opaque_state or not import_operators(self, group, own_leaves=True):
-            raise inner_gradients.InnerGradientsError(
-                "a gradient of what the program has computed", source=node_source(group[-1])
-            )
-        for node in group:
-            if node.target is set_gradients:
-                self.context.handles(node)
-
-    def transformed(self, group: Sequence[torch.fx.Node]) -> None:
-        """Import the nodes of a level of `torch.func`, if need be as one call without expansion."""
-        # In a checkpoint PyTorch refuses levels, and runs other operations' functions itself.
-        if not (self.inside or self.opaque_state) and import_operators(self, group):
-            return
-        inner = self.inner(self.graph, self.context.current)
-        inner.opaque_state = True
-        inner.env |= {n: self.env[n] for n in levels.outside(group)}
-        inputs = [p for p in leaves([*inner.env.values()]) if isinstance(p, Proxy)]
-        inner.proxies += {p.name: p for p in inputs}.values()
-        for node in group:
-            inner.node(node)
-        escaping = levels.escaping(group)
-        inner.result = tuple(inner.env[n] for n in escaping)
-        subprogram = Subprogram(inner.traced(self.namer("body")), tuple(range(len(inner.proxies))))
-        call = BoundSymbol(
-            Symbol("tj", "transformed"),
-            (subprogram, *inner.proxies),
-            context=self.context.current,
-            source=next((s for s in map(node_source, group) if s is not None), None),
-            effects=SIDE_EFFECT,
-        )
-        outputs = map_tree(lambda p: self.unwrapped(p, call), inner.result, Proxy)
-        self.calls.append(call.replace(outputs=outputs))
-        self.env.update(zip(escaping, outputs, strict=True))
-        table = self.dialects.tables[levels.LEVELS]
-        self.opaque_state |= any(levels.changes_state(call, table) for call in inner.calls)
-
-    def unwrapped(self, p: Proxy, call: BoundSymbol) -> Proxy:
-        """Output of a level's call, marked as requiring grad if outer autograd may see it."""
-        taken = any(p.name == arg.name for arg in call.flat_args)
-        return differentiable(p.replace(name=self.namer(p.name)) if taken else p, call)
+            import_group(self, group)
 
     def inner(self, graph: torch.fx.GraphModule, context: Context) -> Importer:
         """Importer for a subprogram of this program."""

@@ -63,9 +63,24 @@ def groups(nodes: Iterable[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
     done = 0
     for first, last in _joined(sorted(spans)):
         yield from parts[done:first]
-        yield [node for part in parts[first : last + 1] for node in part]
+        yield from _numbers_first([node for part in parts[first : last + 1] for node in part])
         done = last + 1
     yield from parts[done:]
+
+
+def _numbers_first(group: list[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
+    """Split off the nodes of ``group`` that make numbers of what is known before it.
+
+    So is a float argument that differs between calls read from a tensor.
+    """
+    inside, early = set(group), []
+    for node in group:
+        number = isinstance(node.meta.get("example_value"), torch.SymInt | torch.SymFloat)
+        if number and inside.isdisjoint(node.all_input_nodes):
+            inside.remove(node)
+            early.append(node)
+    yield from ([node] for node in early)
+    yield [node for node in group if node in inside]
 
 
 def reason_against(nodes: Iterable[torch.fx.Node]) -> str | None:
@@ -101,11 +116,19 @@ def _spans(at: dict[torch.fx.Node, int]) -> Iterator[tuple[int, int]]:
 
 
 def _begin(tensor: torch.fx.Node, at: dict[torch.fx.Node, int]) -> int:
-    """Group in which the history of ``tensor`` begins: at its first use, or where it is made."""
-    users = [user for user in tensor.users if user in at]
-    if tensor in at and any(user.target == "requires_grad_" for user in users):
-        return at[tensor]
-    return min(at[user] for user in users)
+    """Group in which the history of ``tensor`` begins.
+
+    That is where the program has made a leaf that it depends on, or else at its first use.
+    """
+    first = min(at[user] for user in tensor.users if user in at)
+    waiting, seen = [tensor], {tensor}
+    while waiting:
+        node = waiting.pop()
+        if node in at and any(user.target == "requires_grad_" for user in node.users):
+            first = min(first, at[node])
+        waiting += [n for n in node.all_input_nodes if n in at and n not in seen]
+        seen.update(node.all_input_nodes)
+    return first
 
 
 def _contexts(at: dict[torch.fx.Node, int]) -> Iterator[tuple[int, int]]:

@@ -16,6 +16,7 @@ from tj_core.extend import (
     BoundSymbol,
     CannotExpandError,
     Context,
+    NumberProxy,
     Proxy,
     Symbol,
     TensorProxy,
@@ -46,46 +47,73 @@ __all__ = ["import_operators"]
 
 def import_operators(
     program: NodeValues, group: Sequence[torch.fx.Node], *, own_leaves: bool = False
-) -> bool:
+) -> str | None:
     """Import ``group``, the nodes of a level in ``program``, as the operators that they run.
 
-    False, with nothing imported, if these are not known: a higher-order operation may have a
-    gradient of its own, and what depends on data has no expansion. With ``own_leaves``, values may
-    require a gradient because of a leaf that the group makes, and whose gradient nobody asks for.
+    Returns the reason, with nothing imported, if these are not known: a higher-order operation may
+    have a gradient of its own, and what depends on data has no expansion. With ``own_leaves``,
+    values may require a gradient because of a leaf that the group makes, and whose gradient nobody
+    asks for.
     """
     if not all(map(_is_plain, group)):
-        return False
+        return "tags, or an operation with graphs of its own"
     taken = levels.outside(group)
-    args = tuple(program.env[node] for node in taken)
-    if own_leaves and any(map(is_subclass, leaves(args))):
-        return False
-    run = _function(program.graph, group)
     try:
-        found = program.dialects.expand_once(run, args, program.context.current)
-        if found.body is None or found.made or found.captured:
-            return False
-        # Writes come last; an argument with the same memory would have been read before.
-        if found.effects.written and not (own_leaves and _are_apart(taken)):
-            return False
-        source = next((s for s in map(node_source, group) if s is not None), None)
-        given = [p for p in leaves(args) if isinstance(p, Proxy)]
-        named = {p.name: given[formal_index(p.name)] for p in found.body.inputs}
-        replay = _Replay(program, named, source)
-        for call in found.body.calls:
-            replay.add(call)
-        for index, value in found.body.updates:
-            marks = [(kind, count) for kind, i, count in found.effects.marks if i == index]
-            replay.write(given[index], value, dict(marks))
-    except (CannotExpandError, ExpansionError, LookupError):
-        return False
+        args = tuple(program.env[node] for node in taken)
+        if own_leaves and any(map(is_subclass, leaves(args))):
+            return "a tensor subclass"
+        calls, outputs = _operators(program, group, args, own_leaves)
+    except (CannotExpandError, ExpansionError, LookupError) as error:
+        return str(error)
+    program.calls += calls
+    program.env.update(zip(levels.escaping(group), outputs, strict=True))
+    return None
+
+
+def _operators(
+    program: NodeValues, group: Sequence[torch.fx.Node], args: tuple[Any, ...], own_leaves: bool
+) -> tuple[list[BoundSymbol], list[Any]]:
+    """The operators of ``group`` for ``args``, and the values of the nodes that are used after it.
+
+    :raises CannotExpandError: with the reason, as the others, if they are not known.
+    :raises ExpansionError: if PyTorch raises.
+    """
+    run, context = _function(program.graph, group), program.context.current
+    found = program.dialects.expand_once(run, args, context)
+    if found.body is None or found.made or found.captured:
+        raise CannotExpandError("numbers that depend on data, or a tensor from outside")
+    # Writes come last; an argument with the same memory would have been read before.
+    if found.effects.written and not (own_leaves and _are_apart(levels.outside(group))):
+        raise CannotExpandError("writes to memory that may have two names")
+    given = [p for p in leaves(args) if isinstance(p, Proxy)]
+    tracked = own_leaves or any(map(requires_grad, given))
+    if tracked and program.dialects.writes_unseen(run, args, context):
+        raise CannotExpandError(_UNSEEN)
+    source = next((s for s in map(node_source, group) if s is not None), None)
+    named = {p.name: given[formal_index(p.name)] for p in found.body.inputs}
+    replay = _Replay(program, named, source)
+    for call in found.body.calls:
+        if own_leaves and _is_power_of_symbol(call):
+            # Its gradient is by cases, whose gradients are NaN.
+            raise CannotExpandError("a power whose exponent differs between calls")
+        replay.add(call)
+    for index, value in found.body.updates:
+        marks = [(kind, count) for kind, i, count in found.effects.marks if i == index]
+        replay.write(given[index], value, dict(marks))
     outputs = [map_tree(replay.real, out, Proxy) for out in found.body.outputs]
     wanted = (p for p in leaves(found.outputs) if isinstance(p, Proxy))
     made = (p for p in leaves(outputs) if isinstance(p, Proxy))
     if not all(_fits(w, m, own_leaves) for w, m in zip(wanted, made, strict=True)):
-        return False
-    program.calls += replay.calls
-    program.env.update(zip(levels.escaping(group), outputs, strict=True))
-    return True
+        raise CannotExpandError("results that are others without autograd")
+    return replay.calls, outputs
+
+
+_UNSEEN = "a write that autograd does not see"
+
+
+def _is_power_of_symbol(call: BoundSymbol) -> bool:
+    power = call.symbol.path.partition(".")[0] == "pow"
+    return power and any(isinstance(p, NumberProxy) for p in call.flat_args)
 
 
 def _is_plain(node: torch.fx.Node) -> bool:
@@ -179,7 +207,7 @@ class _Replay:
         :raises CannotExpandError: if autograd, with gradients on, does not see it.
         """
         if UNTRACKED in marks:
-            raise CannotExpandError("a write that autograd does not see")
+            raise CannotExpandError(_UNSEEN)
         bound = self.call(_WRITE, (tensor, self.real(value)))
         seen = tuple((kind, 0, count) for kind, count in marks.items())
         self.calls[-1] = bound.replace(effects=replace(bound.effects, marks=seen))

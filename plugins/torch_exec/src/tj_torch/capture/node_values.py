@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from tj_torch.ops.values import convert
 from tj_torch.torch_private.runtime import pytree
 
 if TYPE_CHECKING:
+    from tj_core.extend import Context, Proxy, Trace
+
     from tj_torch.ops.context.tracker import ContextTracker
     from tj_torch.ops.service import TorchDialects
     from tj_torch.ops.settings.modes import Modes
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["NodeValues"]
 
 
-class NodeValues:
+class NodeValues(ABC):
     """Maker of proxies for nodes of ``graph``, and the ``calls`` of its trace so far.
 
     Names come from ``namer``, or are those in ``renamed``; ``tags`` are the user's, by node.
-    ``env`` has the value of each node.
+    ``env`` has the value of each node. ``proxies`` and ``result`` are the trace's inputs and
+    outputs; ``inside`` is true for a subprogram, ``opaque_state`` once a call may have changed
+    state that later calls read.
     """
 
     graph: torch.fx.GraphModule
@@ -40,6 +45,22 @@ class NodeValues:
     modes: Modes
     tags: dict[torch.fx.Node, TagSet]
     renamed: dict[torch.fx.Node, str]
+    proxies: list[Proxy]
+    result: Any
+    inside: bool
+    opaque_state: bool
+
+    @abstractmethod
+    def node(self, node: torch.fx.Node) -> None:
+        """Import ``node``, whose arguments are imported already."""
+
+    @abstractmethod
+    def inner(self, graph: torch.fx.GraphModule, context: Context) -> NodeValues:
+        """Importer for a subprogram of this program."""
+
+    @abstractmethod
+    def traced(self, name: str) -> Trace:
+        """Trace of the imported nodes as the program of a subprogram."""
 
     def proxy(self, name: str, value: Any, node: torch.fx.Node | None = None) -> Any:
         """Proxy for ``value``: a tensor, a symbolic number or an opaque object.

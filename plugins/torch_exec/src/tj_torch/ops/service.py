@@ -23,6 +23,7 @@ from tj_torch.ops.context.entering import spellings
 from tj_torch.ops.expansion import kinds
 from tj_torch.ops.expansion.autograd_operators import Observed, observed
 from tj_torch.ops.expansion.operations import expand_operation
+from tj_torch.ops.expansion.unseen_writes import writes_unseen
 from tj_torch.ops.facts import denials, overwrites, refusals, stateless, wiring
 from tj_torch.ops.memo.memo import Memo
 from tj_torch.ops.naming.names import Names
@@ -148,6 +149,12 @@ class TorchDialects:
     ) -> Expansion:
         """Expansion of a call of ``function``, which is made for it and not called again."""
         return self.memo.expand_once(function, args, context, self.sizes)
+
+    def writes_unseen(
+        self, function: Callable[..., Any], args: tuple[Any, ...], context: Context
+    ) -> bool:
+        """Test if a call of ``function`` makes writes that autograd does not see."""
+        return writes_unseen(self.memo.expander, function, args, context, self.sizes)
 
     def derive(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -78,6 +79,9 @@ def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
         reason = getattr(tx.speculation_log, _REASON, None)
         if "is_grads_batched" in kwargs or len(args) > _BATCHED:
             reason = "is_grads_batched"
+        if "materialize_grads" in kwargs and "create_graph" in kwargs:
+            reason = "zeros that are leaves"
+        args = (*args[:1], *(_listed(tx, each) for each in args[1:2]), *args[2:])
         if reason is None:
             try:
                 return original(self, tx, *args, **kwargs)
@@ -88,6 +92,16 @@ def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
         stop(f"torch.autograd.grad: {reason}")
 
     return grad
+
+
+def _listed(tx: Any, inputs: Any) -> Any:
+    """``inputs``, or a tuple of what a generator such as ``module.parameters()`` yields."""
+    from tj_torch.torch_private.dynamo import VariableTracker
+
+    inputs = inputs.realize()
+    if inputs.python_type() is not GeneratorType:
+        return inputs
+    return VariableTracker.build(tx, tuple).call_function(tx, [inputs], {})
 
 
 _REASON = "tj_reason_against_gradients"
@@ -164,16 +178,14 @@ def _fake(variable: Any) -> Any:
     return None if proxy is None else proxy.node.meta.get("example_value")
 
 
-def _history(tensor: Any, ends: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
-    """Yield autograd's nodes behind ``tensor``, those where the way ``ends`` as the last ones."""
+def _history(tensor: Any) -> Iterator[Any]:
+    """Yield autograd's nodes behind ``tensor``."""
     waiting, seen = [None if tensor is None else tensor.grad_fn], set[Any]()
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        yield node
-        if not ends(node):
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
             waiting += [before for before, _ in node.next_functions]
 
 
@@ -185,11 +197,9 @@ def _leaves(tensor: Any) -> list[Any]:
 
 
 def _used_up(tensor: Any) -> str | None:
-    """Error of a backward from ``tensor``, if each way to a leaf has freed what it had saved."""
-    errors = [(node, _freed(node)) for node in _history(tensor, lambda node: bool(_freed(node)))]
-    if any(hasattr(node, "variable") for node, _ in errors):
-        return None
-    return next((text for _, text in errors if text), None)
+    """Error of a backward from ``tensor``, if something behind it has freed what it had saved."""
+    errors = map(_freed, _history(tensor))
+    return next((text for text in errors if text is not None), None)
 
 
 def _freed(node: Any) -> str | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tj_torch.ops.expansion.run import Run
     from tj_torch.ops.sizes.program import Sizes
 
-__all__ = ["Observed", "observed", "same_operators"]
+__all__ = ["Observed", "observed", "run_below_autograd", "same_operators"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,13 @@ class _Observer(TorchDispatchMode):
 
 def _observe(run: Run, _: Any) -> tuple[Observed, ...]:
     observer = _Observer()
+    run_below_autograd(run, observer)
+    return tuple(observer.found)
+
+
+def run_below_autograd(run: Run, observer: TorchDispatchMode) -> None:
+    """Run the call on plain fakes that require grad as the arguments do; ``observer`` looks on."""
     with surroundings(run.grad, run.rest):
         run.plainly(autograd=True)
         with run.mode, decompositions(run.decompose), observer:
             run.call()
-    return tuple(observer.found)
