@@ -25,7 +25,12 @@ from tj_autograd.joint.detachment import detached
 from tj_autograd.joint.identity import one_name_each
 from tj_autograd.joint.inlining import inline_calls
 from tj_autograd.joint.lookup import Lookup
-from tj_autograd.joint.refusals import needs_gradient, overwritten, uncuttable, unsupported
+from tj_autograd.joint.refusals import (
+    needs_gradient,
+    refused_by_autograd,
+    uncuttable,
+    unsupported,
+)
 from tj_autograd.run.assembly import Splitting
 from tj_autograd.run.boundary import Compiled
 from tj_autograd.run.packages import training_parts
@@ -82,8 +87,8 @@ def _joint(trace: Trace, context: PassContext) -> Trace | Outcome:
         return context.decline(refusal.decline)
     except CannotExpandError as error:
         return context.decline(Decline(error.message, error.source))
-    written = overwritten(joint)
-    return context.decline(written) if written is not None else joint
+    refused = refused_by_autograd(joint)
+    return context.decline(refused) if refused is not None else joint
 
 
 def _made(trace: Trace, context: PassContext, segments: Cut, layout: Layout | None = None) -> Trace:

@@ -10,9 +10,7 @@ from tj_core.extend import Constant, TensorProxy
 if TYPE_CHECKING:
     from tj_core.extend import BoundSymbol
 
-    from tj_inductor.arithmetic import Formula
-
-__all__ = ["BAGS", "why_not_by_rows"]
+__all__ = ["bag_backward", "why_not_by_rows"]
 
 aten = torch.ops.aten
 
@@ -64,6 +62,3 @@ def why_not_by_rows(call: BoundSymbol) -> str | None:
 
 def _plain(args: list[Any]) -> list[Any]:
     return [x.value if isinstance(x, Constant) else x for x in args]
-
-
-BAGS: dict[Any, Formula] = {aten._embedding_bag_backward.default: bag_backward}

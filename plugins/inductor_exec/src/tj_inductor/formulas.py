@@ -15,7 +15,7 @@ import torch
 
 from tj_inductor.activations import ACTIVATIONS, MEAN
 from tj_inductor.arithmetic import COMPARISONS, DIVISIONS, SIGNS, Formula, widened
-from tj_inductor.bags import BAGS
+from tj_inductor.bags import bag_backward
 from tj_inductor.mixed import (
     AT_PLACES,
     CONVERSIONS,
@@ -364,6 +364,9 @@ NORMS = (
 )
 WITHOUT_MEMORY = existing("_efficientzerotensor.default")
 """Operators that make zeros without memory."""
+
+BAGS = dict.fromkeys(existing("_embedding_bag_backward.default"), bag_backward)
+"""Decompositions of gradients of embedding bags."""
 
 COPIES = existing("_to_copy.default")
 """Operators that copy to another data type."""

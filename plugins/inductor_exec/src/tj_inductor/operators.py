@@ -122,7 +122,7 @@ def _divides_otherwise(call: BoundSymbol) -> str | None:
 def _symbolic(call: BoundSymbol) -> str | None:
     """The reason why Inductor has no program for ``call`` if its sizes are symbols.
 
-    It compares their quotients.
+    It compares their quotients, or unrolls a window of so many elements.
     """
     values = (*call.flat_args, *call.flat_outs)
     tensors = (p for p in values if isinstance(p, TensorProxy))
@@ -202,6 +202,10 @@ BATCH_NORM = Symbol.parse("aten.native_batch_norm.default")
 BATCH_NORM_BACKWARD = Symbol.parse("aten.native_batch_norm_backward.default")
 BAG_BACKWARD = Symbol.parse("aten._embedding_bag_backward.default")
 
+NEAREST = tuple(f"{k}{n}d_backward" for k in ("upsample_nearest", "_upsample_nearest_exact")
+                for n in (1, 2, 3))  # fmt: skip
+"""Gradients of nearest interpolation, sums over windows."""
+
 PARTS = ("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
 """Operators that return a copy of their first argument with another part."""
 
@@ -217,6 +221,7 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "_embedding_bag_backward": why_not_by_rows,
     "adaptive_max_pool2d": _symbolic,
     "max_pool2d_with_indices_backward": _scatters,
+    **dict.fromkeys(NEAREST, _symbolic),
     **dict.fromkeys(PARTS, _writes_to_shared_memory),
     **dict.fromkeys(FILLING, _is_truth),
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _is_truth),

@@ -15,6 +15,7 @@ from tj_torch.capture.dynamo.releases import (
     captures_writes_of_functions,
 )
 from tj_torch.capture.dynamo.skip_rules import pass_over_package, uncaptured
+from tj_torch.capture.inputs import INFERENCE
 from tj_torch.functionalize.bases import members
 from tj_torch.functionalize.depended_on import COPIED_BACK, RETURNED_VIEW
 from tj_torch.functionalize.emitter import WITH_STRIDES
@@ -89,6 +90,7 @@ __all__ = [
     "AUTOCAST_NOTES",
     "COPIED_BACK",
     "EARLIER",
+    "INFERENCE",
     "OVERWRITTEN",
     "RETURNED_VIEW",
     "WITH_STRIDES",

@@ -413,3 +413,40 @@ def test_checkpoint_sequential_is_a_graph_break_and_right() -> None:
     expected = checkpoint_sequential(layers, 2, x, use_reentrant=False)
     assert_equal(got, expected)
     assert_equal(torch.autograd.grad(got.sum(), [x]), torch.autograd.grad(expected.sum(), [x]))
+
+
+LAYERS = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
+
+
+def scaled(i: int, x: torch.Tensor, k: Any) -> Any:
+    return LAYERS[i](x).tanh() * k
+
+
+def nested_with_numbers(x: torch.Tensor, k: Any) -> Any:
+    inner = checkpoint(scaled, 1, x, k * 0, use_reentrant=False)
+    return checkpoint(scaled, 0, inner, k * 2, use_reentrant=False)
+
+
+def blocks_with_numbers(x: torch.Tensor, k: Any) -> Any:
+    for i in range(3):
+        x = x + checkpoint(scaled, i, x, k * i, use_reentrant=False)
+    return x
+
+
+def signs_of_zero(x: torch.Tensor, k: Any) -> Any:
+    return [checkpoint(scaled, 0, x, z, use_reentrant=False) for z in (0.0, -0.0, 1.0, k)]
+
+
+@pytest.mark.parametrize("f", [nested_with_numbers, blocks_with_numbers, signs_of_zero])
+def test_numbers_that_are_computed_outside(f: Callable[..., Any]) -> None:
+    jitted = tj.jit(f, session=tj.Session(("autograd", "torch"), overrides={"strict": True}))
+    for k in (1, 2, 3, 0, 5):
+        found = []
+        for g in (f, jitted):
+            x = torch.ones(2, 3, requires_grad=True)
+            results = [*g(x, k)] if f is signs_of_zero else [g(x, k)]
+            sum(y.sum() for y in results).backward()
+            found.append([*(y.detach() for y in results), x.grad])
+        for mine, theirs in zip(*found, strict=True):
+            assert torch.equal(torch.signbit(mine), torch.signbit(theirs))
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=0)

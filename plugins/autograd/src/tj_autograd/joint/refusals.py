@@ -16,12 +16,19 @@ from tj_core.extend import (
 )
 from tj_core.internal import AUGMENTED
 from tj_torch.extend import is_on, is_wrapper_class, may_write, resolve
-from tj_torch.internal import OVERWRITTEN, RETURNED_VIEW, changes_unseen, members, strided_beyond
+from tj_torch.internal import (
+    INFERENCE,
+    OVERWRITTEN,
+    RETURNED_VIEW,
+    changes_unseen,
+    members,
+    strided_beyond,
+)
 
 from tj_autograd.joint.functions import APPLY, has_own_backward
 from tj_autograd.joint.segments import Cut, is_returned_view, user_of_overwritten
 
-__all__ = ["needs_gradient", "overwritten", "unsupported"]
+__all__ = ["needs_gradient", "refused_by_autograd", "unsupported"]
 
 
 def needs_gradient(trace: Trace) -> bool:
@@ -109,10 +116,11 @@ def _is_unseen(view: Proxy, returned: Container[str]) -> bool:
     return view.name in returned and RETURNED_VIEW.name not in view.tags
 
 
-def overwritten(joint: Trace) -> Decline | None:
+def refused_by_autograd(joint: Trace) -> Decline | None:
     """Reason why PyTorch's autograd would refuse these gradients; None if it would not.
 
-    A backward call takes a value of the forward whose memory the acquired program writes to later.
+    A backward call takes a value of the forward whose memory the acquired program writes to later,
+    or one that was made in inference mode.
     """
     held: set[str] = set()
     for call in joint.calls:
@@ -120,6 +128,8 @@ def overwritten(joint: Trace) -> Decline | None:
         tagged = (OVERWRITTEN.name in p.tags or p.name in held for p in call.flat_args)
         if "BACKWARD" in call.tags and any(tagged):
             return Decline("a value that a gradient needs is written to later", call.source)
+        if "BACKWARD" in call.tags and any(INFERENCE.name in p.tags for p in call.flat_args):
+            return Decline("a gradient needs a tensor of inference mode", call.source)
     return None
 
 

@@ -73,7 +73,7 @@ class Sources:
         tensors = [inputs[i] for i in self.tensors]
         return SavedInputs(
             tensors,
-            [t._version for t in tensors],
+            list(map(_version, tensors)),
             [inputs[i] for i in self.others],
             [(inputs[i].shape, inputs[i].stride()) for i in self.sized],
             {i: copies[i] for i in self.copied},
@@ -98,11 +98,16 @@ class Sources:
         if own.elsewhere:
             return saved[len(saved) - len(self.tensors) :]
         for tensor, version in zip(own.tensors, own.versions, strict=True):
-            if tensor._version != version:
+            if _version(tensor) != version:
                 # As autograd for the tensors that it saves: gradients of other values would be
                 # silently wrong.
                 raise RuntimeError(written_since(tensor, version))
         return own.tensors
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """Number of writes; 0 for a tensor of inference mode, which has no counter."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def sources(

@@ -47,10 +47,10 @@ from tj_torch.capture.higher_order.checkpoint import check_repeated
 from tj_torch.capture.higher_order.subprograms import (
     bind_subprograms,
     is_graph,
-    known_object,
+    known_value,
     operation,
 )
-from tj_torch.capture.inputs import STATIC, input_names, static_inputs
+from tj_torch.capture.inputs import STATIC, input_names, static_inputs, unsavable
 from tj_torch.capture.node_groups import import_group
 from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
@@ -203,7 +203,7 @@ class Importer(NodeValues):
                 proxy = self.proxy(self.namer(name), input_value(node, example), node)
             except CannotExpandError as error:
                 raise CaptureError(f"the input {name}: {error}") from error
-            proxy = self.casts.input(as_given(proxy, example), example)
+            proxy = unsavable(self.casts.input(as_given(proxy, example), example), example)
             if self.static is not None and i in self.static:
                 proxy = proxy.replace(tags=proxy.tags.add(STATIC))
             guarded = private.guarded_object(example) if isinstance(proxy, OpaqueProxy) else None
@@ -363,7 +363,7 @@ class Importer(NodeValues):
         self, graph: torch.fx.GraphModule, name: str, operands: Sequence[Any], context: Context
     ) -> Trace:
         """Program of an operand graph; one for all calls that share the graph and the context."""
-        key = id(graph), context, self.context.cache.key, *map(known_object, operands)
+        key = id(graph), context, self.context.cache.key, *map(known_value, operands)
         if key not in self.programs:
             inner = self.inner(graph, context)
             self.programs[key] = inner.program(self.namer(name), operands)
@@ -376,7 +376,8 @@ class Importer(NodeValues):
         nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
         for node, operand in zip(nodes, (*operands, *[None] * len(nodes)), strict=False):
             self.operand(node, operand if isinstance(operand, Proxy) else None)
-            self.env[node] = known_object(operand) or self.env[node]
+            if known := known_value(operand):
+                self.env[node] = known[-1]
         self.nodes(self.graph.graph.nodes)
         return self.traced(name)
 

@@ -71,12 +71,13 @@ def groups(nodes: Iterable[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
 def _numbers_first(group: list[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
     """Split off the nodes of ``group`` that make numbers of what is known before it.
 
-    So is a float argument that differs between calls read from a tensor.
+    So is a float argument that differs between calls read from a tensor, which nothing else uses.
     """
-    inside, early = set(group), []
+    inside, early = set(group), list[torch.fx.Node]()
     for node in group:
         number = isinstance(node.meta.get("example_value"), torch.SymInt | torch.SymFloat)
-        if number and inside.isdisjoint(node.all_input_nodes):
+        given = [n for n in node.all_input_nodes if n not in early]
+        if number and all(n not in inside and [*n.users] == [node] for n in given):
             inside.remove(node)
             early.append(node)
     yield from ([node] for node in early)

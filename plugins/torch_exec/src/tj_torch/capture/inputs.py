@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from tj_core.extend import Proxy, Tag
 
-__all__ = ["STATIC", "input_names", "static_inputs"]
+__all__ = ["INFERENCE", "STATIC", "input_names", "static_inputs", "unsavable"]
+
+INFERENCE = Tag(
+    "INFERENCE",
+    "the value is of inference mode: autograd refuses to save it for a gradient",
+    carriers=frozenset({"proxy"}),
+    into_body=False,
+    through_views=True,
+)
 
 STATIC = "STATIC_MEMORY_LOCATION"
 """Tag of tensors that a module owns, whose memory stays in place from call to call."""
@@ -24,6 +33,16 @@ def input_names(
     """
     nodes = [n for n in graph.graph.nodes if n.op == "placeholder"]
     return [_name(sources.get(i, ""), n.name, parameters) for i, n in enumerate(nodes)]
+
+
+def unsavable(proxy: Proxy, example: Any) -> Proxy:
+    """``proxy`` with tags that say so, if autograd refuses to save ``example``.
+
+    It may save what is computed from a tensor of inference mode.
+    """
+    if not (isinstance(example, torch.Tensor) and example.is_inference()):
+        return proxy
+    return proxy.replace(tags=proxy.tags.add(INFERENCE.name).add("DONT_SAVE_FOR_BACKWARD"))
 
 
 def static_inputs(examples: Sequence[Any], sources: Mapping[int, str]) -> frozenset[int]:

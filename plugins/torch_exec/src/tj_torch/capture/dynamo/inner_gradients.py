@@ -36,7 +36,7 @@ def capture_gradients(stack: ExitStack) -> None:
         dynamo,
     )
 
-    if not hasattr(dynamo.config, _SETTING):  # up to 2.10
+    if not hasattr(dynamo.config, _SETTING):  # an older PyTorch
         return
     replace(stack, TensorVariable, "method_backward", _breaking)
     replace(stack, OutputGraph, "_check_requires_grad_intermediate_outputs", _returning)
@@ -61,6 +61,8 @@ def _not_captured() -> Any:
 
 
 def _breaking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Break the graph at ``Tensor.backward``, as without the setting."""
+
     def method_backward(*args: Any, **kwargs: Any) -> Any:
         with with_settings({_SETTING: False}):
             return original(*args, **kwargs)

@@ -27,7 +27,7 @@ from tj_torch.capture.dynamo.autograd_functions import known
 from tj_torch.ops.facts.wiring import MADE, Operands, Wiring
 from tj_torch.torch_private.ops import guarded_object
 
-__all__ = ["bind_subprograms", "differentiable", "is_graph", "known_object", "operation"]
+__all__ = ["bind_subprograms", "differentiable", "is_graph", "known_value", "operation"]
 
 
 def is_graph(value: Any) -> bool:
@@ -35,10 +35,15 @@ def is_graph(value: Any) -> bool:
     return isinstance(value, Constant) and isinstance(value.value, torch.fx.GraphModule)
 
 
-def known_object(operand: Any) -> Constant | None:
-    """``operand`` if it is an object, as a device mesh, of which Dynamo guards what it is."""
-    known = isinstance(operand, Constant) and guarded_object(operand.value) is not None
-    return operand if known else None
+def known_value(operand: Any) -> tuple[Any, ...]:
+    """A key of ``operand``, and itself, if it is a number, or an object that Dynamo guards.
+
+    Such an object is a device mesh. The tuple is empty for other operands.
+    """
+    if isinstance(operand, Constant):
+        return () if guarded_object(operand.value) is None else (Constant, operand)
+    # 1 and True are equal, as are both zeros.
+    return (type(operand), repr(operand), operand) if isinstance(operand, int | float) else ()
 
 
 def operation(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
