@@ -8,7 +8,7 @@ import torch
 from tj_core.extend import TensorProxy, contiguous_strides, requires_grad
 
 from tj_onednn.names import PRODUCTS, lost
-from tj_onednn.operands import tensors_of
+from tj_onednn.operands import factors, tensors_of
 
 if TYPE_CHECKING:
     from tj_core.extend import BoundSymbol, Trace
@@ -72,12 +72,9 @@ def not_pointwise(call: BoundSymbol) -> str | None:
 
 
 def pixel_factors(call: BoundSymbol) -> int:
-    """Number of multiplications of a convolution that is `not_pointwise` for no reason."""
+    """Number of multiplications of a convolution by single pixels, or of each of its gradients."""
     *_, images, weight = _images_and_weight(call)
-    n, c, h, w, out = (*images.shape, weight.shape[0])
-    assert isinstance(n, int) and isinstance(c, int) and isinstance(out, int)  # noqa: PT018
-    assert isinstance(h, int) and isinstance(w, int)  # noqa: PT018
-    return n * c * h * w * out
+    return factors(images, weight.replace(shape=weight.shape[:1]))
 
 
 def _images_and_weight(call: BoundSymbol) -> list[TensorProxy]:

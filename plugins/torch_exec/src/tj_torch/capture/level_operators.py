@@ -29,6 +29,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.capture import levels
+from tj_torch.capture.inner_gradients import inputs_behind
 from tj_torch.capture.sources import node_source
 from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.facts.autograd_marks import UNTRACKED
@@ -82,11 +83,13 @@ def _operators(
     found = program.dialects.expand_once(run, args, context)
     if found.body is None or found.made or found.captured:
         raise CannotExpandError("numbers that depend on data, or a tensor from outside")
+    given = [p for p in leaves(args) if isinstance(p, Proxy)]
+    tracked = own_leaves or any(map(requires_grad, given))
+    if tracked and found.kind == "KERNEL":  # recorded below autograd, which its gradient is in
+        raise CannotExpandError("an operator of an extension")
     # Writes come last; an argument with the same memory would have been read before.
     if found.effects.written and not (own_leaves and _are_apart(levels.outside(group))):
         raise CannotExpandError("writes to memory that may have two names")
-    given = [p for p in leaves(args) if isinstance(p, Proxy)]
-    tracked = own_leaves or any(map(requires_grad, given))
     if tracked and program.dialects.writes_unseen(run, args, context):
         raise CannotExpandError(_UNSEEN)
     source = next((s for s in map(node_source, group) if s is not None), None)
@@ -101,9 +104,8 @@ def _operators(
         marks = [(kind, count) for kind, i, count in found.effects.marks if i == index]
         replay.write(given[index], value, dict(marks))
     outputs = [map_tree(replay.real, out, Proxy) for out in found.body.outputs]
-    wanted = (p for p in leaves(found.outputs) if isinstance(p, Proxy))
-    made = (p for p in leaves(outputs) if isinstance(p, Proxy))
-    if not all(_fits(w, m, own_leaves) for w, m in zip(wanted, made, strict=True)):
+    escaping = zip(levels.escaping(group), found.outputs, outputs, strict=True)
+    if not all(_fit(program, *each, own_leaves) for each in escaping):
         raise CannotExpandError("results that are others without autograd")
     return replay.calls, outputs
 
@@ -129,10 +131,20 @@ def _are_apart(nodes: Sequence[torch.fx.Node]) -> bool:
     return len({*storages}) == len(storages)
 
 
-def _fits(wanted: Proxy, made: Proxy, own_leaves: bool) -> bool:
-    """Test for the same metadata; with ``own_leaves``, ``made`` may require no gradient."""
-    fewer = own_leaves and requires_grad(wanted) and not requires_grad(made)
-    return _alike(wanted, made) if fewer else wanted.same_meta(made)
+def _fit(program: NodeValues, node: torch.fx.Node, wanted: Any, made: Any, own: bool) -> bool:
+    """Test for the same metadata of the values of ``node`` by its expansion, and as ``made``.
+
+    With ``own`` leaves, values that depend on no input may require no gradient as made.
+    """
+    fakes = [v for v in pytree.tree_leaves(program.example(node)) if isinstance(v, torch.Tensor)]
+    pairs = [[p for p in leaves(tree) if isinstance(p, Proxy)] for tree in (wanted, made)]
+    for i, (one, other) in enumerate(zip(*pairs, strict=True)):
+        fewer = own and requires_grad(one) and not requires_grad(other)
+        if fewer and i < len(fakes) and inputs_behind(program.graph.graph, fakes[i]):
+            return False
+        if not (_alike(one, other) if fewer else one.same_meta(other)):
+            return False
+    return True
 
 
 def _function(graph: torch.fx.GraphModule, group: Sequence[torch.fx.Node]) -> Callable[..., Any]:

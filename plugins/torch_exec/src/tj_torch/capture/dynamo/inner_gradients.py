@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +16,15 @@ import torch
 
 from tj_torch.capture.dynamo.patches import stop
 from tj_torch.capture.dynamo.settings import with_settings
-from tj_torch.capture.inner_gradients import USED_UP, asks, differentiated, reason_against
+from tj_torch.capture.inner_gradients import (
+    USED_UP,
+    asks,
+    differentiated,
+    history,
+    inputs_behind,
+    leaves_behind,
+    reason_against,
+)
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -50,7 +58,8 @@ def capture_gradients(stack: ExitStack) -> None:
 
 def not_captured(reason: str) -> Exception:
     """Exception with which a backend makes Dynamo break the graph at the gradients in it."""
-    return _not_captured()(reason)  # type: ignore[no-any-return]
+    made: Exception = _not_captured()(reason)
+    return made
 
 
 @functools.cache
@@ -143,12 +152,13 @@ def _returning(original: Callable[..., Any]) -> Callable[..., Any]:
         if not any(map(asks, self.graph.nodes)):
             return original(self, results, tx)
         for i, result in enumerate(results):
-            found = _used_up(_fake(result))
-            if found is not None:
+            fake = _fake(result)
+            if (text := _used_up(fake)) is not None:
                 results[i] = result.call_method(tx, "detach", [], {})
-                results[i].as_proxy().node.meta[USED_UP] = found, _inputs(self, result)
+                node = results[i].as_proxy().node
+                node.meta[USED_UP] = text, inputs_behind(self.graph, fake)
         own = {_fake(v) for v in self.leaf_var_creation_order if not v.source}
-        kept = [v for v in results if own and own.issuperset(_leaves(_fake(v)))]
+        kept = [v for v in results if own and own.issuperset(leaves_behind(_fake(v)))]
         return original(self, kept, tx)
 
     return check
@@ -180,27 +190,9 @@ def _fake(variable: Any) -> Any:
     return None if proxy is None else proxy.node.meta.get("example_value")
 
 
-def _history(tensor: Any) -> Iterator[Any]:
-    """Yield autograd's nodes behind ``tensor``."""
-    waiting, seen = [None if tensor is None else tensor.grad_fn], set[Any]()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            waiting += [before for before, _ in node.next_functions]
-
-
-def _leaves(tensor: Any) -> list[Any]:
-    """Leaves that require grad in the history of ``tensor``, which may be one."""
-    if tensor is not None and tensor.requires_grad and tensor.grad_fn is None:
-        return [tensor]
-    return [node.variable for node in _history(tensor) if hasattr(node, "variable")]
-
-
 def _used_up(tensor: Any) -> str | None:
     """Error of a backward from ``tensor``, if something behind it has freed what it had saved."""
-    errors = map(_freed, _history(tensor))
+    errors = map(_freed, history(tensor))
     return next((text for text in errors if text is not None), None)
 
 
@@ -213,16 +205,6 @@ def _freed(node: Any) -> str | None:
             except RuntimeError as error:
                 return str(error)
     return None
-
-
-def _inputs(output: Any, variable: Any) -> tuple[str, ...]:
-    """Names of the graph's inputs in the history of a result."""
-    tensor = _fake(variable)
-    behind = {id(known) for known in (*_history(tensor), *_leaves(tensor))}
-    given = (node for node in output.graph.nodes if node.op == "placeholder")
-    fakes = ((node.name, node.meta.get("example_value")) for node in given)
-    tensors = ((name, fake) for name, fake in fakes if isinstance(fake, torch.Tensor))
-    return tuple(name for name, fake in tensors if id(fake.grad_fn or fake) in behind)
 
 
 # --------------------------------------------------------------------------- hooks
