@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_core.extend import requires_grad
 from torch import nn
 
 NET = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
@@ -34,6 +35,11 @@ def random(x: torch.Tensor) -> Any:
 
 def integers(x: torch.Tensor) -> Any:
     return NET(x).argmax(-1), (NET(x) > 0).sum()
+
+
+def numbers_too(x: torch.Tensor) -> Any:
+    y = NET(x).detach()
+    return y, y.shape[0], x.shape[0] * 2, None, "text"
 
 
 def argument_too(x: torch.Tensor) -> Any:
@@ -65,7 +71,8 @@ def bound(f: Callable[..., Any], x: torch.Tensor) -> list[Any]:
     torch.manual_seed(0)
     NORMED[1].reset_running_stats()  # type: ignore[operator]
     results = torch.utils._pytree.tree_leaves(f(x))
-    facts = [(r.detach().clone(), r.requires_grad, r.stride(), r._base is None) for r in results]
+    tensors = [r for r in results if isinstance(r, torch.Tensor)]
+    facts = [(r.detach().clone(), r.requires_grad, r.stride(), r._base is None) for r in tensors]
     return [*facts, *(b.clone() for b in NORMED.buffers()), torch.rand(())]
 
 
@@ -78,6 +85,7 @@ def bound(f: Callable[..., Any], x: torch.Tensor) -> list[Any]:
         (random, True),
         (integers, True),
         (argument_too, True),
+        (numbers_too, True),
         (needed, False),
         (view_of_a_parameter, False),
         (written, False),
@@ -87,15 +95,15 @@ def bound(f: Callable[..., Any], x: torch.Tensor) -> list[Any]:
 @pytest.mark.parametrize("plugins", [("torch",), ("autograd", "torch")])
 def test_without_gradients(f: Any, switched: bool | None, plugins: tuple[str, ...]) -> None:
     jitted = tj.jit(f, session=tj.Session(plugins, overrides={"strict": True}))
-    for requires_grad in (False, True, False):
+    for wanted in (False, True, False):
         for n in (3, 3, 5):
-            x = torch.randn(n, 4).requires_grad_(requires_grad)
+            x = torch.randn(n, 4).requires_grad_(wanted)
             torch.testing.assert_close(bound(jitted, x), bound(f, x), rtol=0, atol=0)
     passes = [record.name for record in tj.last_trace(jitted).history]
     assert switched is None or ("unneeded-gradients" in passes) == switched
     if switched:
         trace = tj.last_trace(jitted)
-        assert not any(p.requires_grad for c in trace.calls for p in c.flat_outs)
+        assert not any(requires_grad(p) for c in trace.calls for p in c.flat_outs)
 
 
 def test_kernels_that_are_chosen_by_gradients_stay() -> None:
@@ -112,6 +120,6 @@ def test_kernels_that_are_chosen_by_gradients_stay() -> None:
         return Twice.apply(x).detach()  # type: ignore[no-any-return, no-untyped-call]
 
     jitted, x = tj.jit(f, session=tj.Session(("autograd", "torch"))), torch.ones(2)
-    for requires_grad in (False, True):
-        x = x.detach().requires_grad_(requires_grad)
+    for wanted in (False, True):
+        x = x.detach().requires_grad_(wanted)
         assert torch.equal(jitted(x), f(x))

@@ -6,7 +6,7 @@ forces. Autograd would save tensors, and make nodes, for a history that nobody c
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from tj_core.extend import (
@@ -51,7 +51,7 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
         calls.append(made)
         values |= {p.name: p for p in made.flat_outs}
     outputs = substituted(trace.outputs, values)
-    if any(requires_grad(p) for p in leaves(outputs) if p.name in values):
+    if any(requires_grad(p) for p in _proxies(outputs) if p.name in values):
         return trace  # a view of an input
     record = PassRecord("unneeded-gradients", "torch")
     return trace.replace(calls=tuple(calls), outputs=outputs, history=(*trace.history, record))
@@ -63,10 +63,13 @@ def _unneeded(trace: Trace) -> bool:
         return False
     made = {p.name for call in trace.calls for p in call.flat_outs if requires_grad(p)}
     inputs = {p.name for p in trace.inputs}
-    returned = (p for p in leaves(trace.outputs) if isinstance(p, Proxy))
-    if not made or any(p.name in made for p in returned):
+    if not made or any(p.name in made for p in _proxies(trace.outputs)):
         return False
     return all(_is_plain(call, inputs) for call in trace.calls)
+
+
+def _proxies(tree: Any) -> Iterator[Proxy]:
+    return (p for p in leaves(tree) if isinstance(p, Proxy))
 
 
 def _is_plain(call: BoundSymbol, inputs: Collection[str]) -> bool:
