@@ -11,6 +11,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_core.extend import PackageError
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
@@ -280,3 +281,26 @@ def test_what_no_package_does_is_refused(program: Any, inputs: Any, text: str) -
     with pytest.raises(PackageError) as caught:
         tj.export(program, inputs, plugins=["torch"])
     assert text in caught.value.message
+
+
+class Forces(nn.Module):
+    """Energies of places ``[n, 3]``, and the forces: a gradient inside of the program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            energy = self.net(x).sum()
+            return energy, -torch.autograd.grad(energy, x)[0]
+
+
+def test_gradients_inside_of_the_program(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, x = Forces(), torch.randn(5, 3)
+    tj.export(net, (x,), plugins=["torch"]).save(tmp_path / "forces.tj")
+    got, expected = tj.load(tmp_path / "forces.tj")(x), net(x)
+    assert equal(got[0], expected[0].detach())
+    assert equal(got[1], expected[1])

@@ -199,7 +199,7 @@ class _Replay:
         call = BoundSymbol(symbol, args, kwargs, context=context, source=self.source)
         facts = program.dialects.expand(call, resolve(symbol), program.modes)
         path = symbol.path.partition(".")[0]
-        bound = bind_outputs(call, facts, lambda _: program.namer(path))
+        bound = _without_itself(bind_outputs(call, facts, lambda _: program.namer(path)))
         self.calls.append(bound)
         return bound
 
@@ -223,6 +223,13 @@ class _Replay:
         bound = self.call(_WRITE, (tensor, self.real(value)))
         seen = tuple((kind, 0, count) for kind, count in marks.items())
         self.calls[-1] = bound.replace(effects=replace(bound.effects, marks=seen))
+
+
+def _without_itself(call: BoundSymbol) -> BoundSymbol:
+    """``call`` without a body that is only the operator itself, which says nothing."""
+    inner = call.body.calls if call.body is not None else ()
+    own = len(inner) == 1 and inner[0].symbol == call.symbol
+    return call.replace(body=None) if own else call
 
 
 def _with_numbers_made(call: BoundSymbol) -> BoundSymbol:

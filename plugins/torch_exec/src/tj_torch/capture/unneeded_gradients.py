@@ -95,6 +95,7 @@ def _without(
     if len(made.flat_outs) != len(names) or _operators(made) != _operators(call):
         return None
     tags = iter(p.tags for p in call.flat_outs)
+    made = made if call.body is not None else made.replace(body=None)
     return made.replace(outputs=map_tree(lambda p: p.replace(tags=next(tags)), made.outputs, Proxy))
 
 
