@@ -221,7 +221,7 @@ class Cubed(torch.autograd.Function):
 
 def function(x: torch.Tensor) -> Any:
     x = x.detach().requires_grad_()
-    return grad(Cubed.apply(NET(x)).sum(), x)  # type: ignore[no-untyped-call]
+    return grad(Cubed.apply(NET(x)).sum(), x)  # type: ignore[no-untyped-call]  # of PyTorch
 
 
 def checkpointed(x: torch.Tensor) -> Any:
@@ -356,7 +356,7 @@ BROKEN = [
 def outcome(f: Callable[..., Any], n: int, requires_grad: bool, grad_mode: bool) -> list[Any]:
     """Results, their facts, gradients, buffers with their versions, and the next random number."""
     torch.manual_seed(3)
-    NORMED[1].reset_running_stats()  # type: ignore[operator]
+    NORMED[1].reset_running_stats()  # type: ignore[operator]  # a BatchNorm1d
     x = torch.randn(n, 2).requires_grad_(requires_grad)
     versions = [b._version for b in BUFFERS]
     for p in PARAMETERS:
@@ -371,7 +371,7 @@ def outcome(f: Callable[..., Any], n: int, requires_grad: bool, grad_mode: bool)
     ]
     try:
         if wanted := [t.sum() for t in results if t.requires_grad]:
-            torch.stack(wanted).sum().backward()  # type: ignore[no-untyped-call]
+            torch.stack(wanted).sum().backward()  # type: ignore[no-untyped-call]  # of PyTorch
     except RuntimeError as error:
         found.append(str(error))
     found += [p.grad for p in (x, *PARAMETERS)]

@@ -69,7 +69,7 @@ def checkpoint(x: torch.Tensor) -> Any:
 
 def bound(f: Callable[..., Any], x: torch.Tensor) -> list[Any]:
     torch.manual_seed(0)
-    NORMED[1].reset_running_stats()  # type: ignore[operator]
+    NORMED[1].reset_running_stats()  # type: ignore[operator]  # a BatchNorm1d
     results = torch.utils._pytree.tree_leaves(f(x))
     tensors = [r for r in results if isinstance(r, torch.Tensor)]
     facts = [(r.detach().clone(), r.requires_grad, r.stride(), r._base is None) for r in tensors]
@@ -117,7 +117,7 @@ def test_kernels_that_are_chosen_by_gradients_stay() -> None:
             return g
 
     def f(x: torch.Tensor) -> torch.Tensor:
-        return Twice.apply(x).detach()  # type: ignore[no-any-return, no-untyped-call]
+        return Twice.apply(x).detach()  # type: ignore[no-any-return, no-untyped-call]  # of PyTorch
 
     jitted, x = tj.jit(f, session=tj.Session(("autograd", "torch"))), torch.ones(2)
     for wanted in (False, True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tj_core.extend import BoundSymbol, CaptureError, Dim, NumberProxy, TensorProxy, leaves
 
-from tj_torch.capture.sources import node_source
+from tj_torch.capture.sources import first_source
 from tj_torch.ops.naming.resolve import resolve
 from tj_torch.ops.sizes.shape_env import is_symbolic
 from tj_torch.ops.values import convert
@@ -149,7 +149,7 @@ def _asserted(text: str, graph: torch.fx.Graph) -> CaptureError:
     asserts = graph.find_nodes(op="call_function", target=ASSERTED_NUMBER)
     return CaptureError(
         f"the program asserts which number one that depends on data is: {text}",
-        source=next(filter(None, map(node_source, asserts)), None),
+        source=first_source(asserts),
     )
 
 

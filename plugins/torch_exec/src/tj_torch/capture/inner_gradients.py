@@ -14,6 +14,7 @@ import torch
 from tj_core.extend import CaptureError
 
 from tj_torch.capture import levels
+from tj_torch.ops.expansion.autograd_info import autograd_nodes
 from tj_torch.torch_private.runtime import (
     HigherOrderOperator,
     exit_autocast,
@@ -27,7 +28,6 @@ __all__ = [
     "asks",
     "differentiated",
     "groups",
-    "history",
     "inputs_behind",
     "leaves_behind",
     "reason_against",
@@ -97,27 +97,18 @@ def reason_against(nodes: Iterable[torch.fx.Node]) -> str | None:
     return None
 
 
-def history(tensor: Any) -> Iterator[Any]:
-    """Yield autograd's nodes behind ``tensor``, which may be None."""
-    waiting, seen = [None if tensor is None else tensor.grad_fn], set[Any]()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            waiting += [before for before, _ in node.next_functions]
-
-
 def leaves_behind(tensor: Any) -> list[Any]:
     """Leaves that require grad in the history of ``tensor``, which may be one, or None."""
-    if tensor is not None and tensor.requires_grad and tensor.grad_fn is None:
+    if tensor is None:
+        return []
+    if tensor.requires_grad and tensor.grad_fn is None:
         return [tensor]
-    return [node.variable for node in history(tensor) if hasattr(node, "variable")]
+    return [node.variable for node in autograd_nodes([tensor]) if hasattr(node, "variable")]
 
 
 def inputs_behind(graph: torch.fx.Graph, tensor: Any) -> tuple[str, ...]:
     """Names of inputs of ``graph`` in the history of ``tensor``, a value of the capture."""
-    behind = {id(known) for known in (*history(tensor), *leaves_behind(tensor))}
+    behind = {id(known) for known in (*autograd_nodes([tensor]), *leaves_behind(tensor))}
     given = ((n.name, n.meta.get("example_value")) for n in graph.find_nodes(op="placeholder"))
     tensors = ((name, fake) for name, fake in given if isinstance(fake, torch.Tensor))
     return tuple(name for name, fake in tensors if id(fake.grad_fn or fake) in behind)

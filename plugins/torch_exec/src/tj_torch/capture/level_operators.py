@@ -30,7 +30,7 @@ from tj_core.extend import (
 
 from tj_torch.capture import levels
 from tj_torch.capture.inner_gradients import inputs_behind
-from tj_torch.capture.sources import node_source
+from tj_torch.capture.sources import first_source
 from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.facts.autograd_marks import UNTRACKED
 from tj_torch.ops.naming.resolve import resolve
@@ -92,7 +92,7 @@ def _operators(
         raise CannotExpandError("writes to memory that may have two names")
     if tracked and program.dialects.writes_unseen(run, args, context):
         raise CannotExpandError(_UNSEEN)
-    source = next((s for s in map(node_source, group) if s is not None), None)
+    source = first_source(group)
     named = {p.name: given[formal_index(p.name)] for p in found.body.inputs}
     replay = _Replay(program, named, source)
     for call in found.body.calls:

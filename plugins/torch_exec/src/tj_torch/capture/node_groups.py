@@ -10,7 +10,7 @@ from tj_core.extend import BoundSymbol, Effects, Proxy, Subprogram, Symbol, leav
 from tj_torch.capture import inner_gradients, levels
 from tj_torch.capture.higher_order.subprograms import differentiable
 from tj_torch.capture.level_operators import import_operators
-from tj_torch.capture.sources import node_source
+from tj_torch.capture.sources import first_source, node_source
 from tj_torch.torch_private.runtime import set_gradients
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _transformed(importer: NodeValues, group: Sequence[torch.fx.Node]) -> None:
         Symbol("tj", "transformed"),
         (Subprogram(body, tuple(range(len(inner.proxies)))), *inner.proxies),
         context=importer.context.current,
-        source=next((s for s in map(node_source, group) if s is not None), None),
+        source=first_source(group),
         effects=Effects(ordered=("side_effect",)),
     )
 

@@ -6,6 +6,7 @@ import linecache
 import re
 import sys
 import traceback
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from tj_core.extend import Source
 
-__all__ = ["node_source", "raising_source", "stack_source", "users_stacklevel"]
+__all__ = ["first_source", "node_source", "raising_source", "stack_source", "users_stacklevel"]
 
 _TJ = str(Path(__file__).parent.parent)
 _GENERATED = (_TJ, "<tj ", "<tj_root", "<eval_with_key>")
@@ -32,6 +33,11 @@ def node_source(node: torch.fx.Node) -> Source | None:
         return None
     file, line, function, text = found
     return Source(file, line, text, function, _module_path(node))
+
+
+def first_source(nodes: Iterable[torch.fx.Node]) -> Source | None:
+    """`node_source` of the first of ``nodes`` that has one."""
+    return next(filter(None, map(node_source, nodes)), None)
 
 
 def stack_source(stack: Any) -> Source | None:

@@ -20,11 +20,11 @@ from tj_torch.capture.inner_gradients import (
     USED_UP,
     asks,
     differentiated,
-    history,
     inputs_behind,
     leaves_behind,
     reason_against,
 )
+from tj_torch.ops.expansion.autograd_info import autograd_nodes, freed
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -192,26 +192,15 @@ def _fake(variable: Any) -> Any:
 
 def _used_up(tensor: Any) -> str | None:
     """Error of a backward from ``tensor``, if something behind it has freed what it had saved."""
-    errors = map(_freed, history(tensor))
+    errors = map(freed, autograd_nodes([] if tensor is None else [tensor]))
     return next((text for text in errors if text is not None), None)
-
-
-def _freed(node: Any) -> str | None:
-    """Error of reading what ``node`` has saved, if it has freed that."""
-    for name in dir(node):
-        if name.startswith("_saved_"):
-            try:
-                getattr(node, name)
-            except RuntimeError as error:
-                return str(error)
-    return None
 
 
 # --------------------------------------------------------------------------- hooks
 
 
-_HOOKS = ("_backward_hooks",)
-"""Attributes of tensors with the hooks that ``torch.autograd.grad`` runs for those given to it."""
+_HOOKS = "_backward_hooks"
+"""Attribute of tensors with the hooks that ``torch.autograd.grad`` runs for those given to it."""
 
 
 def _guard_hooks(tx: Any, node: torch.fx.Node) -> None:
@@ -219,7 +208,6 @@ def _guard_hooks(tx: Any, node: torch.fx.Node) -> None:
 
     argument = node.meta.get("grapharg")
     tensor, source = getattr(argument, "example", None), getattr(argument, "source", None)
-    for name in _HOOKS:
-        if source is None or getattr(tensor, name, None) is not None:
-            _restart(tx, "a hook of a tensor")
-        install_guard(AttrSource(source, name).make_guard(GuardBuilder.CONSTANT_MATCH))
+    if source is None or getattr(tensor, _HOOKS, None) is not None:
+        _restart(tx, "a hook of a tensor")
+    install_guard(AttrSource(source, _HOOKS).make_guard(GuardBuilder.CONSTANT_MATCH))

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = [
     "NonLeaf",
     "Saving",
+    "autograd_nodes",
     "count_edges",
+    "freed",
     "gradients_of",
     "may_require_grad",
     "python_nodes",
@@ -84,7 +86,7 @@ def python_nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
     python: Any = private.autograd_function_node()
     # The node that `NonLeaf` adds is none of the call's.
     own = f"{NonLeaf.__name__}Backward"
-    nodes = (n for n in _nodes(tensors) if isinstance(n, python))
+    nodes = (n for n in autograd_nodes(tensors) if isinstance(n, python))
     # Not `n.name()`: a node is the `ctx` on which users set attributes.
     return (n for n in nodes if python.name(n) != own)
 
@@ -95,7 +97,7 @@ def count_edges(
     """Number of gradients that the backward of ``tensors`` sums up for each of ``leaves``."""
     names = {id(leaf): name for name, leaf in leaves.items()}
     counts = dict.fromkeys(leaves, 0)
-    for node in _nodes(tensors):
+    for node in autograd_nodes(tensors):
         # `AccumulateGrad`, the node of a leaf, has it as `variable`.
         for following, _ in node.next_functions:
             name = names.get(id(getattr(following, "variable", None)))
@@ -117,7 +119,7 @@ class Saving:
     @classmethod
     def of(cls, tensors: Iterable[torch.Tensor]) -> Saving:
         """Collect the nodes that compute ``tensors``."""
-        nodes = tuple(_nodes(tensors))
+        nodes = tuple(autograd_nodes(tensors))
         kind: Any = private.autograd_function_node()
         python = [n for n in nodes if isinstance(n, kind)]
         others = tuple(n for n in nodes if not isinstance(n, kind))
@@ -125,28 +127,29 @@ class Saving:
 
     def released(self) -> bool:
         """Test if the backward has released saved tensors, so that it cannot run again."""
-        return self.python or any(map(_released, self.nodes))
+        return self.python or any(freed(n) is not None for n in self.nodes)
 
 
-def _released(node: Any) -> bool:
-    """Test if reading a saved tensor of ``node`` raises; unset ones read as None."""
+def freed(node: Any) -> str | None:
+    """Error of reading a saved tensor of ``node``, if the backward has released it, else None."""
     kind: Any = type(node)
     try:
         for name in _saves(kind):
-            getattr(node, name)
-    except RuntimeError:
-        return True
-    return False
+            getattr(node, name)  # unset ones read as None
+    except RuntimeError as error:
+        return str(error)
+    return None
 
 
 @functools.cache
 def _saves(kind: type) -> tuple[str, ...]:
-    """Names of a node class's attributes that are saved tensors."""
+    """Names of a node class's attributes that are saved tensors; none for a Function in Python."""
     raw = "_raw_saved_"
-    return tuple("_saved_" + n.removeprefix(raw) for n in dir(kind) if n.startswith(raw))
+    names = ("_saved_" + n.removeprefix(raw) for n in dir(kind) if n.startswith(raw))
+    return tuple(name for name in names if hasattr(kind, name))
 
 
-def _nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+def autograd_nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
     """Nodes of the autograd graph of ``tensors``, each once."""
     seen: set[Any] = set()
     todo = [t.grad_fn for t in tensors if t.grad_fn is not None]

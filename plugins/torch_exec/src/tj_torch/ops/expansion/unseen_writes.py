@@ -14,6 +14,7 @@ import torch
 from tj_core.extend import Context, leaves
 
 from tj_torch.ops.expansion.autograd_operators import run_below_autograd
+from tj_torch.ops.facts.schema_effects import bound_arguments
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import TorchDispatchMode
 
@@ -53,7 +54,7 @@ class _Watching(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # of PyTorch
         self.tracked: dict[int, torch.Tensor] = {}
         self.found = False
 
@@ -76,10 +77,6 @@ class _Watching(TorchDispatchMode):
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors that the schema of ``func`` says it writes."""
-    declared = func._schema.arguments
-    given = {a.name: value for a, value in zip(declared, args, strict=False)} | kwargs
-    for argument in declared:
+    for argument, value in bound_arguments(func._schema, args, kwargs):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            for x in leaves(given.get(argument.name)):
-                if isinstance(x, torch.Tensor):
-                    yield x
+            yield from (x for x in leaves(value) if isinstance(x, torch.Tensor))
