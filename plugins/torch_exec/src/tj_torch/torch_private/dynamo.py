@@ -42,6 +42,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "fast paths of attention",
         ),
     },
+    "torch._dynamo.bytecode_transformation": {
+        "create_call_method": ("write the end of a program", "growing lists"),
+        "create_instruction": ("write the end of a program", "growing lists"),
+    },
     "torch._dynamo": {
         "config.disable": ("heed the setting by which nothing is compiled", "stances"),
         "convert_frame": ("capture a whole program, one at a time",),
@@ -142,7 +146,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "ValueMutationNew": ("know a container that the program makes", "errors of data",
                              "iterators that leave"),
-        "VariableTracker": ("have the text of any value", "exceptions", "own methods"),
+        "VariableTracker": ("have the text of any value", "exceptions", "own methods",
+                            "growing lists"),
     },
     "torch._dynamo.variables.builder": {
         "VariableBuilder": ("replace how values of a program are wrapped",),
@@ -182,11 +187,12 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "TorchHigherOrderOperatorVariable": ("call a region", "equal modules"),
     },
     "torch._dynamo.variables.lists": {
-        "ListVariable": ("have lists", "steps of optimizers", "orders between calls"),
+        "ListVariable": ("have lists", "steps of optimizers", "orders between calls",
+                         "growing lists"),
         "BaseListVariable": ("replace methods of lists and tuples", "tensors in containers",
                              "text of symbols", "operators of symbols", "autograd.Function",
                              "bounds of deques", "sizes that are mapped"),
-        "DequeVariable": ("replace methods of deques", "bounds of deques"),
+        "DequeVariable": ("replace methods of deques", "bounds of deques", "growing lists"),
         "ListIteratorVariable": ("know an iterator", "iterators that leave"),
         "RangeVariable": ("have ranges", "unguarded reads"),
         "SizeVariable": ("know a torch.Size", "sizes that are mapped"),

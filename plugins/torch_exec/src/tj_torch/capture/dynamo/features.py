@@ -17,6 +17,7 @@ from tj_torch.capture.dynamo import (
     draws,
     equal_modules,
     exceptions,
+    growing_lists,
     identity,
     imports,
     iterators,
@@ -337,6 +338,13 @@ FEATURES: tuple[Correction, ...] = (
             )
         ),
         probes.deques,
+    ),
+    Correction(
+        "growing lists",
+        "a list that a program only adds to may have any length",
+        "each length of such a list is compiled for",
+        apply=growing_lists.correct,
+        needs=Needs(),
     ),
     Correction.of(
         "classes derived from containers",

@@ -53,6 +53,7 @@ class ReadValues:
     def __init__(self) -> None:
         self.known: dict[str, Any] = {}
         self.changed: str | None = None
+        self._any_length: set[str] = set()
 
     def note(self, source: Any, value: Any) -> None:
         """Note ``value`` as the result of the expression of ``source``.
@@ -68,8 +69,19 @@ class ReadValues:
         :raises ChangedError: if it has changed.
         """
         name = _name(source)
-        if name in self.known and self.known[name] != facts_of(value):
+        found = type(value) if name in self._any_length else facts_of(value)
+        if name in self.known and self.known[name] != found:
             self._stop(name)
+
+    def leave_length(self, source: Any, value: Any) -> None:
+        """Let the list ``value`` of ``source`` get other items, until `note_length`."""
+        self._any_length.add(_name(source))
+        self.known[_name(source)] = type(value)
+
+    def note_length(self, source: Any, value: Any) -> None:
+        """Note the length of the list ``value``, which the program reads."""
+        self._any_length.discard(_name(source))
+        self.known[_name(source)] = facts_of(value)
 
     def _stop(self, name: str) -> NoReturn:
         self.changed = name
