@@ -83,6 +83,12 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "OutputGraph": ("see what a graph gets, and what leaves it", "errors of data",
                         "iterators that leave", "identity"),
     },
+    "torch._dynamo.pgo": {
+        "FrameStateSizeEntry": ("tell numbers that differ between calls", "numbers of globals"),
+        "auto_dynamic": ("tell numbers that differ between calls", "numbers of globals"),
+        "process_automatic_dynamic": ("tell numbers that differ between calls",
+                                      "numbers of globals"),
+    },
     "torch._dynamo.side_effects": {
         "SideEffects": (
             "see which objects a program makes and changes",

@@ -17,6 +17,7 @@ from tj_torch.capture.dynamo import (
     draws,
     equal_modules,
     exceptions,
+    global_numbers,
     growing_lists,
     identity,
     imports,
@@ -290,6 +291,13 @@ FEATURES: tuple[Correction, ...] = (
         probes.operators,
     ),
     *NUMBERS_OF_DATA,
+    Correction(
+        "numbers of globals",
+        "a whole number of a global object that differs between calls is a symbol",
+        "each value of such a number is compiled for",
+        apply=unnoticed(global_numbers.correct),
+        needs=Needs(),
+    ),
     Correction.of(
         "signs of zero",
         "0.0 and -0.0 are two arguments",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import ExitStack
 
-__all__ = ["ChangedError", "ReadValues", "facts_of"]
+__all__ = ["ChangedError", "ReadValues", "facts_of", "name_of"]
 
 _BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType, torch.nn.Module)
 """Classes of objects that guards tell apart by identity; others may be made anew by each look."""
@@ -60,7 +60,7 @@ class ReadValues:
 
         :raises ChangedError: if it gave another before.
         """
-        self.known.setdefault(_name(source), facts_of(value))
+        self.known.setdefault(name_of(source), facts_of(value))
         self.check(source, value)
 
     def check(self, source: Any, value: Any) -> None:
@@ -68,20 +68,20 @@ class ReadValues:
 
         :raises ChangedError: if it has changed.
         """
-        name = _name(source)
+        name = name_of(source)
         found = type(value) if name in self._any_length else facts_of(value)
         if name in self.known and self.known[name] != found:
             self._stop(name)
 
     def leave_length(self, source: Any, value: Any) -> None:
         """Let the list ``value`` of ``source`` get other items, until `note_length`."""
-        self._any_length.add(_name(source))
-        self.known[_name(source)] = type(value)
+        self._any_length.add(name_of(source))
+        self.known[name_of(source)] = type(value)
 
     def note_length(self, source: Any, value: Any) -> None:
         """Note the length of the list ``value``, which the program reads."""
-        self._any_length.discard(_name(source))
-        self.known[_name(source)] = facts_of(value)
+        self._any_length.discard(name_of(source))
+        self.known[name_of(source)] = facts_of(value)
 
     def _stop(self, name: str) -> NoReturn:
         self.changed = name
@@ -138,7 +138,7 @@ class ReadValues:
                 self._stop(source)
 
 
-def _name(source: Any) -> str:
+def name_of(source: Any) -> str:
     """The expression of a guard or source; a method up to PyTorch 2.10."""
     name = source.name
     return str(name() if callable(name) else name)
