@@ -93,3 +93,38 @@ def test_another_value_of_a_scalar() -> None:
     for n in (2, 3, 6):
         x = torch.arange(6)
         torch.testing.assert_close(jitted(x, np.int64(n)), f(x, np.int64(n)))
+
+
+TYPES: dict[str, Callable[[Any], bool]] = {
+    "float": lambda n: isinstance(n, float),
+    "array": lambda n: isinstance(n, np.ndarray),
+    "scalar": lambda n: isinstance(n, np.generic),
+    "number": lambda n: isinstance(n, int | float),
+    "tensor": lambda n: isinstance(n, torch.Tensor),
+    "type": lambda n: type(n) is float,
+    "type of NumPy": lambda n: type(n) is np.float64,
+    "class": lambda n: n.__class__ is np.float64,
+    "method of a float": lambda n: hasattr(n, "is_integer"),
+    "method of an array": lambda n: hasattr(n, "astype") and hasattr(n, "fill"),
+    "method of a tensor": lambda n: hasattr(n, "requires_grad"),
+}
+
+
+@pytest.mark.parametrize("asks", TYPES.values(), ids=TYPES)
+def test_types_of_scalars_and_arrays(asks: Callable[[Any], bool]) -> None:
+    def f(x: torch.Tensor, n: Any) -> torch.Tensor:
+        return x * 2 if asks(n) else x * 3
+
+    jitted, x = tj.jit(f), torch.arange(3.0)
+    for n in (np.float64(1.5), np.array(1.5), np.float32(1.5), np.ones(2), 1.5, np.int64(2)):
+        assert torch.equal(jitted(x, n), f(x, n)), type(n)
+
+
+def test_a_power_by_a_scalar() -> None:
+    def f(x: torch.Tensor, n: Any) -> torch.Tensor:
+        return x**n
+
+    torch.manual_seed(0)
+    jitted, x = tj.jit(f), torch.rand(1000)
+    for n in (0.5, 3.0, -0.5, 1.25):
+        assert torch.equal(jitted(x, np.float64(n)), f(x, np.float64(n)))

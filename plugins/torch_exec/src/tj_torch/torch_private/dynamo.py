@@ -61,7 +61,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "types": ("answer PyTorch's hook",),
         "utils": ("see the calls that a graph gets", "errors of data", "sizes that are mapped",
-                  "casts of other threads", "undecided numbers"),
+                  "casts of other threads", "undecided numbers", "numbers of globals"),
     },
     "torch._dynamo.decorators": {"mark_dynamic": ("mark sizes of exported programs",)},
     "torch._dynamo.eval_frame": {
@@ -81,7 +81,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.output_graph": {
         "OutputGraph": ("see what a graph gets, and what leaves it", "errors of data",
-                        "iterators that leave", "identity"),
+                        "iterators that leave", "identity", "growing lists",
+                        "gradients in programs"),
     },
     "torch._dynamo.pgo": {
         "FrameStateSizeEntry": ("tell numbers that differ between calls", "numbers of globals"),
@@ -96,6 +97,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "remembered results",
             "lists and sets",
             "ends of objects",
+            "growing lists",
         ),
     },
     "torch._dynamo.source": {
@@ -130,7 +132,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._dynamo.variables": {
         "base": ("see special methods that a class gets", "answers of classes"),
         "builder": ("replace guards of one object that is two arguments", "identity",
-                    "returned objects"),
+                    "returned objects", "numbers of globals"),
         "builtin": ("replace how builtin functions are called",),
         "ctx_manager": ("tell PyTorch's modes from a program's contexts", "errors of data"),
         "dicts": ("replace how keys are looked up", "missing keys", "order of keys", "identity",
@@ -197,7 +199,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                          "growing lists"),
         "BaseListVariable": ("replace methods of lists and tuples", "tensors in containers",
                              "text of symbols", "operators of symbols", "autograd.Function",
-                             "bounds of deques", "sizes that are mapped"),
+                             "bounds of deques", "sizes that are mapped", "growing lists"),
         "DequeVariable": ("replace methods of deques", "bounds of deques", "growing lists"),
         "ListIteratorVariable": ("know an iterator", "iterators that leave"),
         "RangeVariable": ("have ranges", "unguarded reads"),
@@ -224,6 +226,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "OptimizerVariable": ("have steps computed as they are", "steps of optimizers"),
     },
     "torch._dynamo.variables.tensor": {
+        "NumpyNdarrayVariable": ("know an array or a scalar of NumPy", "types of NumPy"),
         "SymNodeVariable": ("know a size that is a symbol", "text of symbols",
                             "operators of symbols", "greatest tensors", "steps of optimizers",
                             "refused arguments", "undecided numbers"),
@@ -237,7 +240,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "TorchInGraphFunctionVariable": ("have calls recorded as they are", "calls as they are",
                                          "errors of data", "steps of optimizers",
                                          "own methods", "operators of symbols",
-                                         "methods as values"),
+                                         "methods as values", "gradients in programs"),
         "tracing_state_functions": ("say that nothing is traced", "fast paths of attention"),
     },
     "torch._dynamo.variables.torch_function": {

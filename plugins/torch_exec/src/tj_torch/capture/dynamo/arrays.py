@@ -162,7 +162,7 @@ def _same_of_number(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     inside = _inside(user, scalar)
     if inside:
         return all(_same_of_number(inner, p) for p in inside for inner in p.users)
-    if not _takes_a_number(user) or user.args[:1] == (node,):
+    if not _takes_a_number(user) or user.args[:1] == (node,) or _is_power(user):
         return False
     others = [n.meta.get("example_value") for n in user.all_input_nodes if n is not node]
     tensors = [other for other in others if isinstance(other, torch.Tensor)]
@@ -173,6 +173,11 @@ def _same_of_number(user: torch.fx.Node, node: torch.fx.Node) -> bool:
         t.dtype not in _LOW and torch.result_type(t, scalar) is torch.result_type(t, number)
         for t in tensors
     )
+
+
+def _is_power(user: torch.fx.Node) -> bool:
+    """Test for a power: one by the number 0.5 is a square root, and otherwise rounded."""
+    return "pow" in str(getattr(user.target, "__name__", user.target))
 
 
 def _inside(user: torch.fx.Node, value: torch.Tensor) -> list[torch.fx.Node]:

@@ -17,8 +17,6 @@ from tj_torch.capture.dynamo import (
     draws,
     equal_modules,
     exceptions,
-    global_numbers,
-    growing_lists,
     identity,
     imports,
     iterators,
@@ -48,6 +46,7 @@ from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.observations import Observations
 from tj_torch.capture.dynamo.patches import leave_frames
 from tj_torch.capture.dynamo.settings import guarding, with_settings
+from tj_torch.capture.dynamo.value_features import VALUES
 from tj_torch.capture.lost_features import say_lost
 from tj_torch.ops.fakes.modes import corrected_fake_kernels
 from tj_torch.torch_private import composable, dynamo, texts
@@ -291,13 +290,6 @@ FEATURES: tuple[Correction, ...] = (
         probes.operators,
     ),
     *NUMBERS_OF_DATA,
-    Correction(
-        "numbers of globals",
-        "a whole number of a global object that differs between calls is a symbol",
-        "each value of such a number is compiled for",
-        apply=unnoticed(global_numbers.correct),
-        needs=Needs(),
-    ),
     Correction.of(
         "signs of zero",
         "0.0 and -0.0 are two arguments",
@@ -347,13 +339,7 @@ FEATURES: tuple[Correction, ...] = (
         ),
         probes.deques,
     ),
-    Correction(
-        "growing lists",
-        "a list that a program only adds to may have any length",
-        "each length of such a list is compiled for",
-        apply=growing_lists.correct,
-        needs=Needs(),
-    ),
+    *VALUES,  # a deque with a maxlen breaks the graph where it is read: after the bounds
     Correction.of(
         "classes derived from containers",
         "methods of a class derived from set or deque are called",

@@ -145,6 +145,15 @@ def f(x): return layers(x)
     "f(x)", "setattr(layers[2], 'k', 3)", "f(x)",
 )  # fmt: skip
 
+numpy_types = equal_to_eager(
+    """
+import numpy
+x = torch.ones(2)
+def f(x, n): return x * 2 if isinstance(n, float) and hasattr(n, 'is_integer') else x
+""",
+    "f(x, numpy.float64(1))", "f(x, numpy.array(1.0))",
+)  # fmt: skip
+
 
 def undecided() -> None:
     """See that no frame is left to Python where a program decides on a size of data."""

@@ -1,0 +1,33 @@
+"""Features of a capture for lists and numbers of the caller, a part of the table of corrections."""
+
+from __future__ import annotations
+
+from tj_torch.capture.dynamo import global_numbers, growing_lists, numpy_types, outer_probes
+from tj_torch.capture.dynamo.class_features import unnoticed
+from tj_torch.torch_private.features import Correction, Needs
+
+__all__ = ["VALUES"]
+
+VALUES: tuple[Correction, ...] = (
+    Correction.of(
+        "types of NumPy",
+        "isinstance, type and hasattr of a NumPy scalar see a number, not an array",
+        unnoticed(numpy_types.correct),
+        Needs(names=numpy_types.NAMES),
+        outer_probes.numpy_types,
+    ),
+    Correction(
+        "numbers of globals",
+        "a whole number of a global object that differs between calls is a symbol",
+        "each value of such a number is compiled for",
+        apply=unnoticed(global_numbers.correct),
+        needs=Needs(),
+    ),
+    Correction(
+        "growing lists",
+        "a list that a program only adds to may have any length",
+        "each length of such a list is compiled for",
+        apply=growing_lists.correct,
+        needs=Needs(),
+    ),
+)
