@@ -26,7 +26,7 @@ from tj_torch.functionalize.objects import (
     reads_data,
     strided_beyond,
 )
-from tj_torch.ops.context.ambient import ambient_autocast, autocast_as_in
+from tj_torch.ops.context.ambient import ambient_autocast, autocast_as_in, autocast_is_on
 from tj_torch.ops.context.cast_cache import is_leaf
 from tj_torch.ops.errors import WRITES_BACK, CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
@@ -57,7 +57,7 @@ from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, plain
 from tj_torch.ops.values.convert import State, constant, subclass_of, to_core, value_proxy
 from tj_torch.runtime import thread_state
 from tj_torch.runtime.counters import versioned
-from tj_torch.runtime.forms import Form, form_of
+from tj_torch.runtime.forms import Form, form_of, keys
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.generators import random_state, set_random_state
 from tj_torch.runtime.joined import EARLIER
@@ -78,11 +78,14 @@ from tj_torch.torch_private.runtime import (
     dispatch_modes,
     engine_gradients,
     forward_level,
+    function_modes,
     has_kernel,
     is_executed,
+    level_depth,
     outside_levels,
     saved_tensors_are_hooked,
     set_version_counter,
+    unwrap_if_dead,
     without_dispatch_modes,
 )
 
@@ -121,6 +124,7 @@ __all__ = [
     "alias_facts",
     "ambient_autocast",
     "autocast_as_in",
+    "autocast_is_on",
     "autograd_function",
     "autograd_marks",
     "backward_keeps_graph",
@@ -140,6 +144,7 @@ __all__ = [
     "form_of",
     "forward_level",
     "function_mode_is_on",
+    "function_modes",
     "functionalization_below_subclasses",
     "functionalized",
     "functionalized_again",
@@ -150,8 +155,10 @@ __all__ = [
     "is_executed",
     "is_leaf",
     "is_sized",
+    "keys",
     "known_of",
     "known_sizes",
+    "level_depth",
     "make_fake",
     "members",
     "metadata_mutated",
@@ -179,6 +186,7 @@ __all__ = [
     "to_core",
     "uncaptured",
     "unflatten",
+    "unwrap_if_dead",
     "unwrapped",
     "value_proxy",
     "versioned",

@@ -15,8 +15,8 @@ from tj_torch.extend import arrivals
 
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.run.arrivals import arrange
-from tj_autograd.run.boundary import differentiable
 from tj_autograd.run.dependences import depended
+from tj_autograd.run.differentiable import differentiable
 from tj_autograd.run.graph_lifetime import frees
 from tj_autograd.run.layouts import default_layout
 from tj_autograd.run.reads import READS

@@ -6,19 +6,20 @@ in and comes out beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import Namer, Proxy, TensorProxy, define, requires_grad
-from tj_core.internal import value_text
 from tj_torch.internal import (
+    Form,
     ambient_autocast,
     autocast_as_in,
     backward_keeps_graph,
     dispatch_modes,
     engine_gradients,
+    form_of,
     forward_level,
     function_mode_is_on,
     outside_levels,
@@ -27,7 +28,6 @@ from tj_torch.internal import (
     without_modes,
 )
 
-from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.replay import advance, states
 from tj_autograd.run.crossing import (
     as_in_eager,
@@ -37,20 +37,18 @@ from tj_autograd.run.crossing import (
     unpacked,
     zeros,
 )
-from tj_autograd.run.holders import Holders, Versions, check_versions, holders
-from tj_autograd.run.layouts import layout_of
-from tj_autograd.run.saved_inputs import FREED, Sources, sources
-from tj_autograd.run.sums import Summed, summed
+from tj_autograd.run.holders import Holders, Versions, check_versions
+from tj_autograd.run.saved_inputs import FREED, Sources
 from tj_autograd.run.tangents import compact, in_this_call
-from tj_autograd.run.views import Views, views
+from tj_autograd.run.usual import forms, is_alone
 
 if TYPE_CHECKING:
     from tj_autograd.joint.build import Layout
     from tj_autograd.run.shares import Boxed
-    from tj_autograd.run.variants import Key, Variants
-    from tj_autograd.split.halves import Halves
+    from tj_autograd.run.usual import Forms
+    from tj_autograd.run.variants import Key, Pullback, Variants
 
-__all__ = ["Compiled", "differentiable"]
+__all__ = ["Call", "Compiled", "Plan"]
 
 
 DETACHED = (
@@ -60,7 +58,7 @@ DETACHED = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """Facts about a segment that its calls share.
 
     ``forward`` is the program; only the first segment has it. ``outputs`` are the indices of the
@@ -74,6 +72,8 @@ class _Plan:
     tensors that autograd made; ``given`` are pairs (saved tensor, gradient) of saved tensors whose
     gradient the segment returns. ``asks`` is true if the segment has users' backwards, which run
     where no tangent arrives. ``holders`` are the tensor subclasses that hold saved tensors.
+    ``shapes`` are those of the outputs, None where a call decides. ``usual`` caches backward
+    programs by the `forms` of tangents that they take as they are.
     """
 
     forward: Boxed | None
@@ -92,6 +92,8 @@ class _Plan:
     given: tuple[tuple[int, int], ...]
     asks: bool
     holders: Holders
+    shapes: tuple[torch.Size, ...] | None
+    usual: dict[Forms | None, Pullback] = field(default_factory=dict)
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
         """Layout of ``tangents``, None for each that does not exist."""
@@ -99,7 +101,7 @@ class _Plan:
         return tuple([None if t is None else layout(t) for t, layout in pairs])
 
 
-class _Call:
+class Call:
     """State of one call that does not pass through autograd.
 
     ``inputs`` are the program's, the first ``given``, then the values that segments have returned
@@ -117,7 +119,7 @@ class _Call:
         self.results: tuple[Any, Any] = ((), ())
         self.versions: Versions = ()
 
-    def run(self, plan: _Plan) -> tuple[Any, Any]:
+    def run(self, plan: Plan) -> tuple[Any, Any]:
         """Return the roots and the saved values; the first segment runs the program."""
         if plan.forward is None:
             return self.results
@@ -137,7 +139,7 @@ class Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, plan: _Plan, call: _Call, *differentiable: torch.Tensor
+        ctx: Any, plan: Plan, call: Call, *differentiable: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Return the segment's outputs; other results of the program are left in ``call``."""
         inputs = ctx.inputs = plan.sources.save(call.inputs, call.copies)
@@ -158,13 +160,17 @@ class Compiled(torch.autograd.Function):
         ctx.plan = plan
         ctx.asked = None
         ctx.numbers = tuple([saved[i] for i in plan.numbers])
-        ctx.shapes = [root.shape for root in roots]
+        ctx.shapes = plan.shapes or [root.shape for root in roots]
         return roots  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Compute the gradients of the differentiable inputs."""
-        plan: _Plan = ctx.plan
+        plan: Plan = ctx.plan
+        pullback = plan.usual.get(forms(tangents))
+        if pullback is not None and ctx.inputs is not None and is_alone():
+            given = [tangent for tangent in tangents if tangent is not None]
+            return None, None, *_computed(ctx, plan, pullback, given, tangents)
         no_tangent = all(tangent is None for tangent in tangents)
         # Two more, since `apply` takes the plan and the call before the tensors.
         if no_tangent and not plan.asks:
@@ -186,7 +192,7 @@ class Compiled(torch.autograd.Function):
 
 
 def _gradients_by_program(
-    ctx: Any, plan: _Plan, tangents: Sequence[torch.Tensor | None]
+    ctx: Any, plan: Plan, tangents: Sequence[torch.Tensor | None]
 ) -> Sequence[torch.Tensor | None]:
     """Compute the gradients by the backward program for the layout of ``tangents``."""
     pullback = plan.variants[plan.layout(tangents)]
@@ -194,6 +200,21 @@ def _gradients_by_program(
     compacted = tuple(map(compact, tangents, wanted))
     if any(map(is_unlike, compacted, wanted, ctx.shapes)):
         return _gradients_by_pytorch(ctx, plan, tangents)
+    given = _given(compacted, pullback.tangents, ctx.shapes)
+    if plan.shapes and _is_usual(given, tangents) and (form := forms(tangents)):
+        plan.usual[form] = pullback
+    del compacted
+    return _computed(ctx, plan, pullback, given, tangents)
+
+
+def _computed(
+    ctx: Any,
+    plan: Plan,
+    pullback: Pullback,
+    given: list[torch.Tensor],
+    tangents: Sequence[torch.Tensor | None],
+) -> Sequence[torch.Tensor | None]:
+    """Run ``pullback`` on the saved values and ``given``, the ``tangents`` as it takes them."""
     values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
     if ctx.versions and not ctx.hooked:
         check_versions(ctx.versions)
@@ -202,8 +223,8 @@ def _gradients_by_program(
     box = [values[order[i]] for i in pullback.saved]
     if ctx.hooked:
         box = unpacked(box, pullback.takes)
-    del values
-    _add_tangents(box, compacted, pullback.tangents, ctx.shapes)
+    box += given
+    del values, given
     shares = pullback.shares
     # Hooks on saved tensors see all that the segment saves: they have the whole backward.
     some = None if shares is None or ctx.hooked else shares.wanted(ctx)
@@ -212,7 +233,7 @@ def _gradients_by_program(
         found = shares.gradients(ctx, some, box, tangents)
         if found is not None:
             return found
-    del tangents, compacted
+    del tangents
     gradients = pullback.program(box)
     missing = pullback.missing
     found = [None if i in missing else gradients[i] for i in plan.wrt]
@@ -222,19 +243,27 @@ def _gradients_by_program(
     return found
 
 
-def _add_tangents(
-    box: list[Any],
+def _is_usual(given: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> bool:
+    """Check that ``given`` are the ``tangents`` themselves, and plain memory."""
+    there = [tangent for tangent in tangents if tangent is not None]
+    same = len(given) == len(there) and all(map(operator.is_, given, there))
+    return same and all(form_of(tangent) is Form.PLAIN for tangent in there)
+
+
+def _given(
     tangents: Sequence[torch.Tensor | None],
     layouts: Sequence[Any],
     shapes: Sequence[torch.Size],
-) -> None:
-    """Append the tangents that the backward takes, with the strides that it takes them with."""
-    for tangent, expected, shape in zip(tangents, layouts, shapes, strict=True):
-        if expected is not None:
-            box.append(zeros(expected, shape) if tangent is None else laid_out(tangent, expected))
+) -> list[torch.Tensor]:
+    """The tangents that the backward takes, with the strides that it takes them with."""
+    return [
+        zeros(expected, shape) if tangent is None else laid_out(tangent, expected)
+        for tangent, expected, shape in zip(tangents, layouts, shapes, strict=True)
+        if expected is not None
+    ]
 
 
-def _only_pytorch_can(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
+def _only_pytorch_can(plan: Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
     """Check that no program computes all gradients for ``tangents``.
 
     Gradients are recorded (``create_graph=True``), forward-mode AD is on, a tangent is sparse or
@@ -245,7 +274,7 @@ def _only_pytorch_can(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> b
     return _has_other_casts(plan, tangents)
 
 
-def _has_other_casts(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
+def _has_other_casts(plan: Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
     """Check that eager's backward would cast otherwise under the ambient autocast."""
     ambient = ambient_autocast()
     return bool(ambient.items) and plan.variants.casts(plan.layout(tangents), ambient)
@@ -265,16 +294,17 @@ def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
 # `FunctionMeta` makes this class, without a `__call__`, which nodes of operators in eager have.
 if node := getattr(Compiled, "_backward_cls", None):
     node.__call__ = _called
+    node.apply = Compiled.backward  # PyTorch's looks each time which method the class has
 
 
-def _free(ctx: Any, plan: _Plan) -> None:
+def _free(ctx: Any, plan: Plan) -> None:
     """Free what the node keeps, unless the graph is retained."""
     if not backward_keeps_graph():
         ctx.maybe_clear_saved_tensors()
         ctx.inputs = None if plan.frees else ctx.inputs.freed()
 
 
-def _saved(ctx: Any, plan: _Plan) -> Sequence[torch.Tensor]:
+def _saved(ctx: Any, plan: Plan) -> Sequence[torch.Tensor]:
     """Read the saved tensors. A node without any does not raise when it runs a second time.
 
     :raises RuntimeError: if one that was no leaf has been detached in place.
@@ -313,7 +343,7 @@ def _unanswered(roots: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _gradients_by_pytorch(
-    ctx: Any, plan: _Plan, tangents: Sequence[torch.Tensor | None]
+    ctx: Any, plan: Plan, tangents: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
     """Run the program again under PyTorch's autograd, and compute the gradients by that.
 
@@ -339,7 +369,7 @@ def _gradients_by_pytorch(
     return tuple([gradients.pop(i, None) for i in plan.places])
 
 
-def _run_again(ctx: Any, plan: _Plan) -> tuple[Sequence[torch.Tensor], Mapping[int, torch.Tensor]]:
+def _run_again(ctx: Any, plan: Plan) -> tuple[Sequence[torch.Tensor], Mapping[int, torch.Tensor]]:
     """Return differentiable roots, and the aliases of the inputs
     that they depend on, by position.
     """
@@ -357,143 +387,3 @@ def _run_again(ctx: Any, plan: _Plan) -> tuple[Sequence[torch.Tensor], Mapping[i
                 return plan.variants.again(*inputs), aliases
         finally:
             advance(plan.devices, now)
-
-
-def differentiable(
-    halves: Halves, forward: Boxed, variants: Sequence[Variants], order: Mapping[str, int]
-) -> Callable[..., Any]:
-    """Make a function of the inputs that runs the programs and is differentiable by PyTorch's
-    autograd.
-
-    ``order`` maps the label of a call to its index in the program.
-    """
-    drawn = (device for v in variants for device in v.rerun.devices)
-    devices = tuple(dict.fromkeys(drawn))
-    nodes = [v for v in variants if v.index not in v.cut.views]
-    plans = {v.index: _plan(halves, v, None, devices) for v in nodes}
-    first = nodes[0].index
-    plans[first] = replace(plans[first], forward=forward)
-    parts = [{str(k): v for k, v in _gradients(each).items()} for each in nodes]
-    sums = summed(parts, order, halves.parts) if len(nodes) > 1 else {}
-    segments = [plans.get(v.index) or views(v.functional, v.cut, v.index) for v in variants]
-    return _generated(halves, segments, sums)
-
-
-def _plan(
-    halves: Halves, variants: Variants, forward: Boxed | None, devices: tuple[str, ...]
-) -> _Plan:
-    part, rerun, whole = variants.part, variants.rerun, variants.cut.whole
-    everything = {p.name: i for i, p in enumerate(halves.saved)}
-    mine = [(everything[p.name], isinstance(p, TensorProxy)) for p in part.saved]
-    tensors = [i for i, is_tensor in mine if is_tensor]
-    numbers = [i for i, is_tensor in mine if not is_tensor]
-    position = {saved: i for i, saved in enumerate((*tensors, *numbers))}
-    inputs = [p.name for p in rerun.trace.inputs]
-    roots = [p.name for p in halves.roots]
-    wrt = _gradients(variants)
-    stored = [halves.saved[i].name for i in tensors]
-    seen = {p.name for k in variants.cut.views for p in variants.cut.outputs[k]}
-    return _Plan(
-        forward,
-        variants,
-        None if whole else tuple(roots.index(p.name) for p in variants.outputs),
-        tuple(tensors),
-        tuple(numbers),
-        tuple(position[i] for i, _ in mine),
-        tuple(wrt),
-        tuple(inputs.index(name) for name in wrt.values()),
-        sources(
-            rerun.trace.inputs,
-            stored,
-            rerun.depended,
-            rerun.copied,
-        ),
-        tuple(map(layout_of, part.tangents)),
-        devices,
-        variants.frees,
-        tuple((i, inputs.index(n)) for i, n in enumerate(stored) if n in seen),
-        tuple((stored.index(n), i) for i, n in enumerate(wrt.values()) if n in stored),
-        any(map(has_own_backward, rerun.trace.walk())),
-        holders(halves),
-    )
-
-
-def _gradients(variants: Variants) -> dict[Key, str]:
-    """Map the key of each gradient of a segment to the name of its value."""
-    names = variants.part.gradients
-    inputs = [p.name for p in variants.functional.inputs]
-    if not names:  # the results require grad, so autograd needs inputs
-        takes = variants.rerun.trace.inputs
-        return {p.name: p.name for p in takes if requires_grad(p)}
-    if variants.cut.whole:
-        return {inputs.index(name): name for name in names}
-    return {name: name.partition(".")[0] for name in names}
-
-
-def _generated(
-    halves: Halves, segments: Sequence[_Plan | Views], sums: Mapping[str, Sequence[str]]
-) -> Callable[..., Any]:
-    """Generate straight-line code from the inputs to the outputs; each value in ``sums`` gets a
-    `Summed` node.
-    """
-    free = Namer(_values(halves, segments)).own
-    call, program = free("_call"), free("computation")
-    scope: dict[str, Any] = {}
-
-    def bound(wish: str, value: Any) -> str:
-        scope[name := free(wish)] = value
-        return name
-
-    apply, summed = bound("_apply", Compiled.apply), bound("_summed", Summed.apply)
-    plans = [segment for segment in segments if isinstance(segment, _Plan)]
-    names = [p.name for p in halves.forward.inputs]
-    # Copies are made before the program writes, with the history that the inputs have now.
-    copied = dict.fromkeys(i for plan in plans for i in plan.sources.copied)
-    copies = ", ".join(f"{i}: {names[i]}.clone()" for i in copied)
-    lines = [
-        f"def {program}({', '.join(names)}):",
-        f"    {call} = {bound('_Call', _Call)}([{', '.join(names)}], {{{copies}}})",
-    ]
-    aliases = {key: free(f"_{value}_{i}") for value in sums for i, key in enumerate(sums[value])}
-    left = dict(sums)
-    for k, plan in enumerate(segments):
-        if isinstance(plan, Views):
-            returned = _names(plan.outputs)
-            made = bound(f"_views_{k}", plan.program)
-            lines.append(f"    {returned and f'{returned}= '}{made}({_names(plan.inputs)})")
-            lines.append(f"    {call}.inputs += ({returned})")
-            continue
-        # A transform of the joint trace may give the outputs of the whole program other names.
-        whole = plan.variants.cut.whole
-        returned = _names(halves.roots if whole else plan.variants.outputs)
-        values = [plan.variants.rerun.trace.inputs[i].name for i in plan.places]
-        takes = [aliases.get(str(key), v) for key, v in zip(plan.wrt, values, strict=True)]
-        for value in left.keys() & set(values):
-            keys = left.pop(value)
-            made = "".join(f"{aliases[key]}, " for key in keys)
-            lines.append(f"    {made} = {summed}({value}, {len(keys)})")
-        taken = [bound(f"_plan_{k}", plan), call, *takes]
-        lines.append(f"    {returned} = {apply}({', '.join(taken)})")
-        if len(segments) > 1:
-            lines.append(f"    {call}.inputs += ({returned})")
-    if halves.rest:
-        lines.append(f"    {_names(halves.rest)} = {call}.rest")
-    result = value_text(halves.outputs, str, lambda c: bound("_constant", c.value))
-    lines.append(f"    return {result}")
-    return define("\n".join(lines), program, scope, "tj boundary")
-
-
-def _values(halves: Halves, segments: Sequence[_Plan | Views]) -> Iterator[str]:
-    """Names of the values that the generated code handles."""
-    for p in (*halves.forward.inputs, *halves.rest):
-        yield p.name
-    for segment in segments:
-        if isinstance(segment, Views):
-            found: Sequence[Proxy] = (*segment.inputs, *segment.outputs)
-        else:
-            found = (*halves.roots, *segment.variants.outputs, *segment.variants.rerun.trace.inputs)
-        yield from (p.name for p in found)
-
-
-def _names(proxies: Sequence[Proxy]) -> str:
-    return "".join(f"{p.name}, " for p in proxies)

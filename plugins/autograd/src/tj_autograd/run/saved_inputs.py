@@ -7,6 +7,7 @@ by zeros.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,11 @@ class SavedInputs:
         return None if self.tensors or self.copies else self
 
 
-@dataclass(frozen=True, slots=True)
+NOTHING = SavedInputs([], [], [], [], {})
+"""State of calls that keep nothing beside the saved tensors; never changed."""
+
+
+@dataclass(frozen=True)
 class Sources:
     """Source of each input when the program runs again, by position.
 
@@ -68,8 +73,15 @@ class Sources:
     zeros: Mapping[int, TensorProxy]
     sized: tuple[int, ...]
 
+    @functools.cached_property
+    def saves_nothing(self) -> bool:
+        """True if a call has nothing to keep."""
+        return not (self.copied or self.tensors or self.others or self.sized)
+
     def save(self, inputs: Sequence[Any], copies: dict[int, torch.Tensor]) -> SavedInputs:
         """Take from ``inputs`` what the call saves."""
+        if self.saves_nothing:
+            return NOTHING
         tensors = [inputs[i] for i in self.tensors]
         return SavedInputs(
             tensors,

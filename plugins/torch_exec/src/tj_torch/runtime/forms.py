@@ -11,7 +11,7 @@ from tj_torch.torch_private.runtime import dispatch_key, key_set
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Form", "form_of"]
+__all__ = ["Form", "form_of", "keys"]
 
 
 class Form(enum.Enum):
@@ -33,6 +33,11 @@ def form_of(tensor: torch.Tensor) -> Form:
     """Form of ``tensor``."""
     keys = key_set(tensor)
     return _known(keys.raw_repr()) or _form(keys)
+
+
+def keys(tensor: torch.Tensor) -> int:
+    """The dispatch keys of ``tensor``, as bits: tensors with the same ones have the same form."""
+    return int(key_set(tensor).raw_repr())
 
 
 FORMS: dict[int, Form] = {}

@@ -140,6 +140,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "get_inplace_requires_grad_allowed": ("read the state of torch.func", THREADS),
         "peek_interpreter_stack": ("see that a transform of torch.func is on", MODES, THREADS),
         "set_inplace_requires_grad_allowed": ("restore the state of torch.func", THREADS),
+        "unwrap_if_dead": ("take tensors out of levels that are left", GRADIENTS),
     },
     "torch._functorch.pyfunctorch": {
         "temporarily_clear_interpreter_stack": ("take gradients outside of levels", GRADIENTS),

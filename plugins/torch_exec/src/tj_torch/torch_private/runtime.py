@@ -62,6 +62,7 @@ from tj_torch.torch_private.eager import (
     to_attention_backend,
     tracing_state,
     unsafe_view,
+    unwrap_if_dead,
     without_dispatch_modes,
     writes_may_change_requires_grad,
 )
@@ -135,6 +136,7 @@ __all__ = [
     "to_attention_backend",
     "tracing_state",
     "unsafe_view",
+    "unwrap_if_dead",
     "without_dispatch_modes",
     "writes_may_change_requires_grad",
 ]

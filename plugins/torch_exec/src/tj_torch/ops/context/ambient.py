@@ -16,6 +16,7 @@ __all__ = [
     "ambient_context",
     "autocast_as_in",
     "autocast_devices",
+    "autocast_is_on",
     "dtype_name",
     "is_on",
 ]
@@ -34,11 +35,16 @@ def ambient_context() -> Context:
     return ambient_autocast().over(Context(tuple(sorted(values.items()))))
 
 
+def autocast_is_on() -> bool:
+    """Test for enabled autocast in the calling thread."""
+    return any(map(torch.is_autocast_enabled, autocast_devices()))
+
+
 def ambient_autocast() -> Context:
     """Context of the calling thread with the enabled autocasts alone."""
-    devices = [device for device in autocast_devices() if torch.is_autocast_enabled(device)]
-    if not devices:  # the fast path: every backward calls this
+    if not autocast_is_on():
         return PLAIN_CONTEXT
+    devices = filter(torch.is_autocast_enabled, autocast_devices())
     return Context.of(**{AUTOCAST + d: dtype_name(torch.get_autocast_dtype(d)) for d in devices})
 
 
