@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from tj_torch.internal import set_version_counter
 
+from tj_inductor.adapter.products import returning
+
 __all__ = [
     "COMPILERS",
     "Compiled",
@@ -51,7 +53,7 @@ class Compiled:
         whole: bool,
     ) -> Compiled:
         """A compiled graph whose code is ``called``: its results are new ones, as in eager."""
-        function = apart(uncounted(called, source), list(same))
+        function = apart(uncounted(*returning(called, source)), list(same))
         return cls(function, source, tuple(strides), tuple(same), whole)
 
 
@@ -150,7 +152,7 @@ def uncounted(
 
     Operators with ``out=`` count their write. In eager a new result has the version 0.
     """
-    new = _new(source) if "out=" in source else []
+    new = _new(source)
     if not new:
         return function
 
@@ -166,14 +168,25 @@ def uncounted(
     return run
 
 
+WRITTEN = re.compile(r"\bout\d*=(?:reinterpret_tensor\()?(buf\d+)\b")
+"""Name of memory that an operator with ``out=`` writes."""
+
+RENAMED = re.compile(r"^ +(buf\d+) = (?:reinterpret_tensor\()?(buf\d+)\b", re.MULTILINE)
+"""Second name of the same memory."""
+
+
 def _new(source: str) -> list[int]:
-    """The results, by place, that a module of generated code returns as it has made them."""
+    """Places of the new results of a module of generated code that an operator has written."""
+    written = set(WRITTEN.findall(source))
+    for name, earlier in RENAMED.findall(source):
+        if earlier in written:
+            written.add(name)
     returned = RETURNED.findall(source)
     made = ast.parse(returned[-1], mode="eval").body if returned else None
     return [
         index
         for index, value in enumerate(getattr(made, "elts", ()))
-        if isinstance(value, ast.Name) and value.id.startswith("buf")
+        if isinstance(value, ast.Name) and value.id in written
     ]
 
 
