@@ -127,3 +127,12 @@ def test_large_arguments_of_gelu(fusing: Any) -> None:
         torch.testing.assert_close(found, exact.float(), rtol=2e-6, atol=1e-6)
         expected = F.gelu(ends.double()).float()  # of float32, eager's is NaN at infinity
         torch.testing.assert_close(jitted(ends), expected, equal_nan=True, rtol=0, atol=0)
+
+
+def test_calls_that_fill_tensors_are_no_region() -> None:
+    def program() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(2, 3), torch.ones(3)
+
+    jitted = tj.jit(program, session=tj.Session(("inductor", "torch")))
+    jitted()
+    assert "inductor" not in tj.last_trace(jitted).python()

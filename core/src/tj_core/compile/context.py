@@ -33,6 +33,9 @@ class PassContext:
     failed, in words; empty for the first program. A finished program on disk is found for any
     reason, so only transforms after CLAIMED may depend on it.
 
+    ``complete`` is true for a program that is written to a package: what a transform declines is
+    not in it.
+
     The context has no state. A transform decides by its return value: an edited trace, or an
     `Outcome` that one of the methods below makes.
     """
@@ -48,6 +51,7 @@ class PassContext:
     strict: bool = False
     states: States = field(default_factory=dict, compare=False)
     reason: str = ""
+    complete: bool = False
 
     def decline(self, answer: Decline) -> Outcome:
         """The outcome that declines the program.

@@ -72,7 +72,7 @@ class Pipeline:
     seconds, and the counts of regions. ``finished`` are the programs that are kept on disk.
     ``notice`` looks at each acquired trace, and may warn of missing plugins. ``progress`` shows on
     a terminal which pass runs. With ``beside``, regions are compiled behind the program; with
-    ``begins``, they may be finished while the backward is made.
+    ``begins``, they may be finished while the backward is made. ``complete``: see `PassContext`.
     """
 
     transforms: Sequence[Ranked]
@@ -92,6 +92,7 @@ class Pipeline:
     lock: Any = field(default_factory=threading.RLock, compare=False)
     beside: Beside | None = field(default=None, compare=False)
     begins: bool = field(default=True, compare=False)
+    complete: bool = field(default=False, compare=False)
 
     @collecting_less()
     def compile(
@@ -267,7 +268,8 @@ class _Run:
         if p.finished is None:
             return
         start = time.perf_counter()
-        trace, flags = self.steps.traces[0], (p.cse, p.dce, sorted(self.steps.reached), more)
+        trace, reached = self.steps.traces[0], sorted(self.steps.reached)
+        flags = (p.cse, p.dce, p.complete, reached, more)
         self.recall.entry = Keeping.of(
             p.finished, trace, before, p.transforms, p.executors, self.sizes, flags
         )
@@ -299,6 +301,7 @@ class _Run:
             p.strict,
             self.states,
             self.reason,
+            p.complete,
         )
 
     def track(self) -> tuple[Sequence[Trace], Sequence[ClaimRecord]]:

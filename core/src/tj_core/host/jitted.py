@@ -332,7 +332,7 @@ class Jitted:
         reason = self.reason
         pipeline = self.pipeline
         if complete:
-            pipeline = replace(pipeline, beside=None, begins=False)
+            pipeline = replace(pipeline, beside=None, begins=False, complete=True)
         compilation = pipeline.compile(acquired, boxed=boxed, sizes=sizes, reason=reason)
         self.stats.add(compilation.seconds, compilation.counts)
         return compilation

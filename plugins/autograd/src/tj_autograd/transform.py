@@ -27,12 +27,13 @@ from tj_autograd.joint.inlining import inline_calls
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.refusals import (
     needs_gradient,
+    recorded_alone,
     refused_by_autograd,
     uncuttable,
     unsupported,
 )
 from tj_autograd.run.assembly import Splitting
-from tj_autograd.run.boundary import Compiled
+from tj_autograd.run.boundary import Compiled, run_by_nodes
 from tj_autograd.run.packages import training_parts
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.deliveries import segments_of
@@ -68,16 +69,20 @@ def transforms(options: Options) -> tuple[Transform, ...]:
 @functools.cache
 def _leave_backwards() -> None:
     Compiled.backward = staticmethod(uncaptured(Compiled.backward))  # type: ignore[method-assign]
+    run_by_nodes(Compiled.backward)
 
 
 def _joint(trace: Trace, context: PassContext) -> Trace | Outcome:
     if not needs_gradient(trace):
         return trace
     trace = one_name_each(trace)
+    records = Lookup.of(context).records
     found = unsupported(trace)
+    if found is None and not context.complete:
+        found = recorded_alone(trace, records)
     if found is not None:
         return context.decline(found)
-    segments = segments_of(trace, Lookup.of(context).records)
+    segments = segments_of(trace, records)
     found = uncuttable(trace, segments)
     if found is not None:
         return context.decline(found)

@@ -46,6 +46,31 @@ def test_a_parameter_that_is_replaced_is_used() -> None:
     assert_equal(jitted(x.double()), model(x.double()))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_network_alone_is_left_to_pytorch(kind: str) -> None:
+    """A node of tj's would run the graph that PyTorch's autograd has recorded, and add its time."""
+    model = getattr(nn, kind)(4, 4)
+    jitted, x = tj.jit(model), torch.randn(3, 2, 4)
+    found = []
+    for fn in (model, jitted):
+        output, state = fn(x)
+        output.sum().backward()
+        found.append((output, state, [p.grad for p in model.parameters()]))
+        model.zero_grad()
+    assert_equal(*found)
+    assert "has to record all calls" in str(tj.explain(jitted))
+
+
+def test_a_package_of_a_network_alone_has_gradients() -> None:
+    model, x = nn.GRU(4, 4), torch.randn(3, 2, 4)
+    model(x)[0].sum().backward()
+    expected = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    package = tj.export(model, (x,), training=True)
+    package(x)[0].sum().backward()
+    assert_equal([p.grad for p in package.parameters()], expected)
+
+
 class Loss(Network):
     """One result, so that without a cut the whole program would be one node."""
 

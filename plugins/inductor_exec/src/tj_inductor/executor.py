@@ -43,6 +43,8 @@ def is_worth_it(calls: Sequence[BoundSymbol]) -> bool | Decline:
             return Decline("it is one call, which PyTorch's kernel runs as fast")
     elif not any(is_kernel(call) and not makes_views(call) for call in calls):
         return Decline("each of its calls is a kernel of its own")
+    elif not any(isinstance(p, TensorProxy) for call in calls for p in call.flat_args):
+        return Decline("its calls read no tensor, and PyTorch's kernels fill one as fast")
     return sizes_are_read(calls)
 
 

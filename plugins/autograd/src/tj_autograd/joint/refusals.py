@@ -26,9 +26,9 @@ from tj_torch.internal import (
 )
 
 from tj_autograd.joint.functions import APPLY, has_own_backward
-from tj_autograd.joint.segments import Cut, is_returned_view, user_of_overwritten
+from tj_autograd.joint.segments import Cut, carries, is_returned_view, user_of_overwritten
 
-__all__ = ["needs_gradient", "refused_by_autograd", "unsupported"]
+__all__ = ["needs_gradient", "recorded_alone", "refused_by_autograd", "unsupported"]
 
 
 def needs_gradient(trace: Trace) -> bool:
@@ -63,6 +63,16 @@ def unsupported(trace: Trace) -> Decline | None:
         if any(_is_unseen(call.flat_outs[a.output], returned) for a in views):
             return Decline(f"a view, made by {call.symbol}, is returned", call.source)
     return None
+
+
+def recorded_alone(trace: Trace, records: Callable[[BoundSymbol], bool]) -> Decline | None:
+    """Reason to leave ``trace`` to PyTorch's autograd, which ``records`` each call that carries a
+    gradient: then a node of tj's would only add time. None if another call carries one.
+    """
+    calls = [call for call in trace.calls if carries(call)]
+    if not calls or not all(map(records, calls)):
+        return None
+    return Decline("PyTorch's autograd has to record all calls with gradients", calls[0].source)
 
 
 def _returned(trace: Trace) -> set[str]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tj_autograd.run.usual import Forms
     from tj_autograd.run.variants import Key, Pullback, Variants
 
-__all__ = ["Call", "Compiled", "Plan"]
+__all__ = ["Call", "Compiled", "Plan", "run_by_nodes"]
 
 
 DETACHED = (
@@ -294,7 +294,12 @@ def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
 # `FunctionMeta` makes this class, without a `__call__`, which nodes of operators in eager have.
 if node := getattr(Compiled, "_backward_cls", None):
     node.__call__ = _called
-    node.apply = Compiled.backward  # PyTorch's looks each time which method the class has
+
+
+def run_by_nodes(backward: Callable[..., Any]) -> None:
+    """Let nodes call ``backward``: PyTorch's method looks up each time which one the class has."""
+    if node is not None:
+        node.apply = backward
 
 
 def _free(ctx: Any, plan: Plan) -> None:
