@@ -86,3 +86,59 @@ def test_no_indices(fusing: Any) -> None:
         jitted(indices, offsets, mine).sum().backward()
         f(indices, offsets, theirs).sum().backward()
         torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def ended(jitted: Any) -> set[bool]:
+    """Answers of the calls for bags in the last program: do they get the end of the last bag?"""
+    names = ("_embedding_bag.default", "_embedding_bag_forward_only.default")
+    calls = [c for c in tj.last_trace(jitted).walk() if c.symbol.qualname.endswith(names)]
+    return {len(call.args) > 7 and call.args[7] is True for call in calls}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "sum"}, {"mode": "max"}, {"padding_idx": 2}], ids=str
+)
+def test_bags_of_equal_size_get_the_end_of_the_last(
+    options: Any, dtype: torch.dtype, fusing: Any
+) -> None:
+    def f(indices: torch.Tensor, one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+        found = [F.embedding_bag(indices.view(-1, 4), table, **options) for table in (one, two)]
+        return torch.cat(found, -1)
+
+    jitted = fusing(f)
+    indices, *tables = torch.randint(0, ROWS, (12,)), *torch.randn(2, ROWS, WIDTH, dtype=dtype)
+    indices[3:5] = 2
+    for _ in range(2):
+        found, expected = jitted(indices, *tables), f(indices, *tables)
+        assert torch.equal(found, expected)
+        assert found.stride() == expected.stride()
+    assert ended(jitted) == {True}
+    indices[7] = ROWS
+    messages = []
+    for fn in (jitted, f):
+        with pytest.raises(RuntimeError) as raised:
+            fn(indices, *tables)
+        messages.append(str(raised.value).splitlines()[0])
+    assert messages[0] == messages[1]
+
+
+def test_other_bags_stay(fusing: Any) -> None:
+    def f(indices: torch.Tensor, table: torch.Tensor) -> Any:
+        offsets = torch.arange(0, 12, 4)
+        uneven = F.embedding_bag(indices, table, torch.arange(0, 12, 5))
+        sizes = torch.ops.aten._embedding_bag.default(table, indices, offsets, False, 1)[2]
+        return uneven, F.embedding_bag(indices, table, torch.tensor([0, 3, 5])), sizes
+
+    jitted, table = fusing(f), torch.randn(ROWS, WIDTH)
+    indices = torch.randint(0, ROWS, (12,))
+    for mine, theirs in zip(jitted(indices, table), f(indices, table), strict=True):
+        assert torch.equal(mine, theirs)
+    assert ended(jitted) == {False}
+
+
+def test_bags_that_are_differentiated_stay(fusing: Any) -> None:
+    f = rows(mode="sum")
+    jitted, indices = fusing(f), torch.randint(0, ROWS, (12,))
+    jitted(indices, torch.randn(ROWS, WIDTH, requires_grad=True)).sum().backward()
+    assert ended(jitted) == {False}

@@ -60,11 +60,12 @@ def tj_tags() -> tuple[Tag, ...]:
 
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
+    from tj_inductor.bags import with_ends
     from tj_inductor.joined.transform import joining
     from tj_inductor.lists import separating
     from tj_inductor.numbers import as_tensors
 
-    return joining(), separating(), as_tensors()
+    return joining(), separating(), as_tensors(), with_ends()
 
 
 @hookimpl
