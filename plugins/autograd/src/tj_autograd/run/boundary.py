@@ -159,7 +159,7 @@ class Compiled(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         ctx.plan = plan
         ctx.asked = None
-        ctx.numbers = tuple([saved[i] for i in plan.numbers])
+        ctx.numbers = tuple([saved[i] for i in plan.numbers]) if plan.numbers else ()
         ctx.shapes = plan.shapes or [root.shape for root in roots]
         return roots  # type: ignore[no-any-return]
 
@@ -214,7 +214,10 @@ def _computed(
     given: list[torch.Tensor],
     tangents: Sequence[torch.Tensor | None],
 ) -> Sequence[torch.Tensor | None]:
-    """Run ``pullback`` on the saved values and ``given``, the ``tangents`` as it takes them."""
+    """Run ``pullback`` on the saved values and ``given``, the ``tangents`` as it takes them.
+
+    ``given`` is emptied.
+    """
     values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
     if ctx.versions and not ctx.hooked:
         check_versions(ctx.versions)
@@ -224,7 +227,8 @@ def _computed(
     if ctx.hooked:
         box = unpacked(box, pullback.takes)
     box += given
-    del values, given
+    given.clear()
+    del values
     shares = pullback.shares
     # Hooks on saved tensors see all that the segment saves: they have the whole backward.
     some = None if shares is None or ctx.hooked else shares.wanted(ctx)
