@@ -79,6 +79,17 @@ def _values(dtype: torch.dtype, *sizes: int) -> tuple[torch.Tensor, ...]:
     return x, y, torch.rand(sizes) < 0.5
 
 
+def test_bytes_with_another_sign(fusing: Any) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.to(torch.int8) + 1, y.to(torch.uint8) // 3 + x, (x.to(torch.int8) * 2).float()
+
+    for n in SIZES:
+        x = (torch.arange(n) * 37).to(torch.uint8)
+        y = (torch.arange(n) * 41 - 128).to(torch.int8)
+        for found, expected in zip(fusing(f)(x, y), f(x, y), strict=True):
+            assert torch.equal(found, expected)
+
+
 @pytest.mark.slow
 def test_sizes_that_are_symbols(fusing: Any) -> None:
     for name, program in PROGRAMS.items():
@@ -116,6 +127,7 @@ SPELLINGS = {
         "load_of<at::vec::VectorizedN<int64_t,2>>(in_ptr2 + x0, 8)",
     "t.template cast<float,2>().template loadu<at::Half,1>(in_ptr2)":
         "masked_load_of<at::Half>(t.template cast<float,2>(), in_ptr2)",
+    "at::vec::convert<int8_t>(tmp0)": "bytes_of<int8_t>(tmp0)",
 }  # fmt: skip
 
 LEFT = (
@@ -125,6 +137,7 @@ LEFT = (
     "at::vec::Vectorized<float>::loadu(in_ptr2 + x0, 8)",
     "tmp1.store(out_ptr1 + x0, 8)",
     "tmp1.to<float,1>()",
+    "at::vec::convert<float>(tmp0)",
 )
 
 
