@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,9 +38,15 @@ def resolve(symbol: Symbol) -> Callable[..., Any]:
     :raises LookupError: if it names none.
     """
     if symbol.variant in FORMS:
-        form: Callable[..., Any] = FORMS[symbol.variant](resolve(symbol.base))
-        return form
+        return _form(symbol.variant, resolve(symbol.base))
     found = walk(f"{root(symbol.namespace)}.{symbol.path}")
     if not callable(found):
         raise LookupError(symbol.qualname)
     return found  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=1024)
+def _form(variant: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The form of ``function``, one object for each: expansions are kept by the function's id."""
+    made: Callable[..., Any] = FORMS[variant](function)
+    return made
