@@ -24,6 +24,13 @@ def write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[i
     """
     inputs = graph.graph.find_nodes(op="placeholder")
     found: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    targets = {inputs[place] for place in written.values()}
+    for i, place in written.items():
+        # Inductor removes `a = p.clone()` in `p.copy_(g); g.copy_(a)`, up to 2.15.
+        old = value_of(copied(found[i]))
+        if old in targets and old is not inputs[place]:
+            with graph.graph.inserting_before(output):
+                found[i] = _cloned(found[i])
     for i, place in written.items():
         with graph.graph.inserting_before(output):
             copy = graph.graph.call_function(

@@ -272,6 +272,13 @@ def places_before_a_mask(x, places):
     return x
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3), new(2, 3)),))
+def copy_of_what_is_overwritten(x, y):
+    old = x.clone()
+    x.copy_(y * 0.5)
+    y.copy_(old)
+
+
 @known("Inductor, found here", layouts=(lambda new: new.scene(new(6, 6)),))
 def diagonal_by_its_reverse(x):
     x = x.clone()
