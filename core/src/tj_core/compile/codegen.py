@@ -64,6 +64,10 @@ class Program:
     inputs: tuple[Proxy, ...] = ()
 
 
+MANY = 32
+"""Least number of executors' calls in a program whose frame gets room, see `define`."""
+
+
 def generate(
     trace: Trace,
     implementations: Mapping[Symbol, Implementation] | None = None,
@@ -83,7 +87,8 @@ def generate(
     writer = _Writer(trace, implementations or {}, boxed, checks)
     source = writer.text()
     lines = writer.lines
-    function = define(source, trace.name, writer.globals, f"tj {trace.name}")
+    room = sum(call.symbol in writer.implementations for call in trace.calls) >= MANY
+    function = define(source, trace.name, writer.globals, f"tj {trace.name}", room=room)
     file = function.__code__.co_filename
     consuming = writer.consuming
 
