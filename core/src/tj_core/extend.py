@@ -48,6 +48,7 @@ from tj_core.contract.starts import Started
 from tj_core.deprecations import Deprecated01Warning, TjDeprecationWarning
 from tj_core.disk import cache_folder, check_own, own_folder, plugin_folder, replace_file
 from tj_core.edit.bodies import canonical_body, formals, with_args
+from tj_core.edit.detachment import detached
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
 from tj_core.edit.reexpand import reexpand_all
@@ -217,6 +218,7 @@ __all__ = [
     "dce",
     "define",
     "dependent_values",
+    "detached",
     "evaluate_size",
     "file_to_write",
     "formal_index",

@@ -42,6 +42,7 @@ from tj_core.looking.notebook import callable_html
 from tj_core.looking.pages import PAGES, Page
 from tj_core.looking.programs import CompiledProgram, wait_for
 from tj_core.passes.cse import cse
+from tj_core.passes.fuse.early_numbers import numbers_first
 from tj_core.text.metadata import parse_meta
 from tj_core.text.printer import printed_lines, value_text
 from tj_core.verify.wellformed import same_metadata
@@ -92,6 +93,7 @@ __all__ = [
     "jitted_of",
     "joined_effects",
     "normal_size",
+    "numbers_first",
     "parse_meta",
     "parse_size",
     "plugin_executors",

@@ -15,13 +15,13 @@ from tj_core.extend import (
     Stage,
     Trace,
     Transform,
+    detached,
 )
 from tj_torch.internal import pass_over_package, uncaptured
 
 from tj_autograd.joint.build import Layout, NotDifferentiable, joint
 from tj_autograd.joint.checkpoints import checkpointed
 from tj_autograd.joint.decompose import decomposed
-from tj_autograd.joint.detachment import detached
 from tj_autograd.joint.identity import one_name_each
 from tj_autograd.joint.inlining import inline_calls
 from tj_autograd.joint.lookup import Lookup

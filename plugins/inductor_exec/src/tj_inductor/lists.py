@@ -29,7 +29,7 @@ from tj_inductor.numbers import Made, UnfitError, tensors_of
 
 __all__ = ["separating"]
 
-MOST = 1024
+MOST = 4096
 """Most calls that lists of one program become: the time of compiling grows with them."""
 
 FORMS = {

@@ -64,8 +64,9 @@ def tj_transforms(options: Options) -> tuple[Transform, ...]:
     from tj_inductor.joined.transform import joining
     from tj_inductor.lists import separating
     from tj_inductor.numbers import as_tensors
+    from tj_inductor.packed import packing
 
-    return joining(), separating(), as_tensors(), with_ends()
+    return joining(), separating(), as_tensors(), packing(), with_ends()
 
 
 @hookimpl

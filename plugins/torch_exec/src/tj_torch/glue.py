@@ -7,6 +7,7 @@ from typing import Any
 
 from tj_torch.runtime.checks import check_index
 from tj_torch.runtime.counters import bump_version, bump_versions, set_version, versioned
+from tj_torch.runtime.float64s import float64s
 from tj_torch.runtime.func_levels import transformed
 from tj_torch.runtime.function import autograd_function, check_reads
 from tj_torch.runtime.functional import (
@@ -33,6 +34,7 @@ __all__ = [
     "copy_all",
     "copy_back",
     "flatten",
+    "float64s",
     "invoke",
     "joined",
     "method",

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from tj_core.ir.symbol import Context
     from tj_core.ir.trace import BoundSymbol
 
-__all__ = ["Group", "Owner", "Unit", "devices_of", "grouped", "is_fence", "is_free_view"]
+__all__ = [
+    "Group",
+    "Owner",
+    "Unit",
+    "devices_of",
+    "grouped",
+    "is_barrier",
+    "is_fence",
+    "is_free_view",
+]
 
 
 class Owner(NamedTuple):
@@ -134,7 +143,7 @@ class _Schedule:
         """The slot of a single call: right before the open group, unless it must wait for it."""
         level = max(needed[0], self.top - 1, self.floor - 1)
         level = max([level, *self.before(call)])
-        if _is_barrier(call):
+        if is_barrier(call):
             level = max(level, self.top)
             self.floor = level + 1
         self.ordered.update(dict.fromkeys(call.effects.ordered, level))
@@ -165,7 +174,7 @@ def is_fence(call: BoundSymbol) -> bool:
     return FENCE in call.tags
 
 
-def _is_barrier(call: BoundSymbol) -> bool:
+def is_barrier(call: BoundSymbol) -> bool:
     """Test for a call that no other call may be moved across."""
     effects = call.effects
     acts = effects.mutates or effects.rebinds or "side_effect" in effects.ordered

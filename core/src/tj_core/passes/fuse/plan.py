@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tj_core.contract.decline import ask, is_so
 from tj_core.passes.fuse.differing import differing_views
+from tj_core.passes.fuse.early_numbers import numbers_first
 from tj_core.passes.fuse.groups import (
     Group,
     Owner,
@@ -118,6 +119,7 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
 
     :raises PluginError: if an executor's check of a group raises.
     """
+    calls = numbers_first(calls)
     owners = _owners(calls, fusers)
     views = {
         p.name: (owner, calls[i])

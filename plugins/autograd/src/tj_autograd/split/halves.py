@@ -16,6 +16,7 @@ from tj_core.extend import (
     TraceEditor,
     TraceError,
     dependent_values,
+    detached,
     free_values,
     leaves,
     live_calls,
@@ -26,7 +27,6 @@ from tj_core.extend import (
 )
 from tj_torch.extend import byte_size
 
-from tj_autograd.joint.detachment import detached
 from tj_autograd.split.arithmetic import arithmetic, memory
 from tj_autograd.split.budget import fewest_again, may_be_freed
 from tj_autograd.split.kernels import within_kernels

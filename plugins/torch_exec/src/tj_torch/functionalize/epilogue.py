@@ -89,7 +89,7 @@ def with_epilogue(
         again = fused and may_refuse_an_index(trace)
         return made.editor.done(outputs=outputs), (with_errors(trace), None) if again else None
     received = tuple(writer.received.values())
-    call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
+    call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=made.trace.context)
     editor = TraceEditor(trace)
     editor.append(call, *writer.calls)
     epilogue = editor.done(outputs=outputs, stage=Stage.ACQUIRED, tags=NO_TAGS, history=())

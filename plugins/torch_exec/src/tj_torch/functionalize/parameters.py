@@ -1,26 +1,48 @@
 """Programs that write parameters in place and take no gradients, such as optimizer steps.
 
-In functional form, each parameter and each of an optimizer's averages would be a new tensor that is
-copied back. On a CPU this takes three to ten times the time of the step, and twice the memory. No
-gradient needs that form, and executors that fuse gain little from a step.
+In functional form, each parameter and each of an optimizer's averages is a new tensor that is
+copied back. On a CPU this takes three to ten times the time of the step, and twice the memory, and
+no gradient needs that form. It is made where executors fuse calls and write new values in place.
+Then it is made below autograd, so that no parameter has a node for its new value.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tj_core.extend import Decline, requires_grad
+from tj_core.extend import (
+    Decline,
+    TensorProxy,
+    Trace,
+    ask,
+    detached,
+    makes_views,
+    requires_grad,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from tj_core.extend import BoundSymbol, Proxy, Trace
+    from tj_core.extend import BoundSymbol, Executor, Proxy
 
-__all__ = ["writes_parameters"]
+__all__ = ["is_claimed", "with_parameters"]
 
 
-def writes_parameters(trace: Trace) -> Decline | None:
-    """Decline for a trace that writes parameters, and computes nothing that needs a gradient."""
+def with_parameters(trace: Trace, executors: Sequence[Executor]) -> Trace | Decline:
+    """``trace`` for functionalization: below autograd, if it takes no gradients.
+
+    Declines for one that writes parameters, takes no gradients, and is not fused in place.
+    """
+    call = _first_write(trace)
+    if call is None:
+        return trace
+    if _is_fused_in_place(trace, executors):
+        return detached(trace)
+    return Decline("it writes parameters, and takes no gradients", call.source)
+
+
+def _first_write(trace: Trace) -> BoundSymbol | None:
+    """The first call that writes a parameter; None if a value that is made requires a gradient."""
     parameters = {p.name for p in trace.inputs if requires_grad(p)}
     found: BoundSymbol | None = None
     for call in trace.calls:
@@ -28,9 +50,7 @@ def writes_parameters(trace: Trace) -> Decline | None:
             return None
         if any(call.flat_args[i].name in parameters for i in call.effects.mutates):
             found = found or call
-    if found is None:
-        return None
-    return Decline("it writes parameters, and takes no gradients", found.source)
+    return found
 
 
 def _made(call: BoundSymbol) -> Iterator[Proxy]:
@@ -38,3 +58,54 @@ def _made(call: BoundSymbol) -> Iterator[Proxy]:
     given = {a.output for a in call.effects.aliases if a.kind == "arg" and a.identical}
     given = given if call.context.get("grad") is False else set()
     return (p for i, p in enumerate(call.flat_outs) if i not in given)
+
+
+def _is_fused_in_place(trace: Trace, executors: Sequence[Executor]) -> bool:
+    """Test for an executor that fuses the calls, and may overwrite all arguments that they write.
+
+    One call is not fused. A call with gradients on may make a view that autograd lets be written.
+    """
+    calls = [call for call in trace.calls if call.effects.mutates or not makes_views(call)]
+    writes = [call for call in calls if call.effects.mutates]
+    given = {p.name: p for p in trace.inputs}
+    written = [given.get(call.flat_args[i].name) for call in writes for i in call.effects.mutates]
+    tensors = [p for p in written if isinstance(p, TensorProxy)]
+    return (
+        len(calls) > 1
+        and all(call.context.get("grad") is False for call in trace.calls)
+        # The gradient of a table has few rows: a new table would be made and copied.
+        and all(map(_is_strided, trace.inputs))
+        and any(_overwrites(executor, tensors) for executor in executors)
+        and all(
+            _overwrites(executor, tensors)
+            for call in writes
+            for inner in (call.body.calls if call.body is not None else ())
+            if (executor := _taking(executors, inner)) is not None
+        )
+    )
+
+
+def _overwrites(executor: Executor, tensors: Iterable[TensorProxy]) -> bool:
+    fusion = executor.fusion
+    if fusion is None or fusion.overwrites is None:
+        return False
+    return fusion.consumes and all(map(fusion.overwrites, tensors))
+
+
+def _taking(executors: Iterable[Executor], call: BoundSymbol) -> Executor | None:
+    """The first executor that claims ``call``, other than a fallback; None if none does yet.
+
+    A number that is known in each call only is made a tensor later.
+    """
+    found = (e for e in executors if not e.fallback and is_claimed(e, call))
+    return next(found, None)
+
+
+def _is_strided(p: Proxy) -> bool:
+    return not isinstance(p, TensorProxy) or p.layout == "strided"
+
+
+def is_claimed(executor: Executor, call: BoundSymbol) -> bool:
+    """Test for a ``call`` that ``executor`` claims."""
+    rule = executor.claim(call)
+    return rule is not None and ask(executor.owner, rule.value.check, call) is None

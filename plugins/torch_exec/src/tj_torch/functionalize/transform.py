@@ -13,7 +13,6 @@ from tj_core.extend import (
     Stage,
     Trace,
     Transform,
-    ask,
     requires_grad,
 )
 from tj_core.internal import INVERSE
@@ -22,7 +21,7 @@ from tj_torch.functionalize.epilogue import with_epilogue
 from tj_torch.functionalize.functionalize import OVERWRITTEN, functionalize
 from tj_torch.functionalize.internal_views import with_roots
 from tj_torch.functionalize.objects import Unsuitable
-from tj_torch.functionalize.parameters import writes_parameters
+from tj_torch.functionalize.parameters import is_claimed, with_parameters
 from tj_torch.ops.expansion.kinds import TENSOR_KINDS, Kinds
 
 __all__ = ["When", "functional"]
@@ -39,8 +38,12 @@ def functional(when: When) -> Transform:
     def apply(trace: Trace, context: PassContext) -> Trace | Outcome:
         if when == "never" or (when == "auto" and not _needed(trace, context)):
             return context.skip_stage()
-        if when != "always" and (left := writes_parameters(trace)):
-            return context.decline(left)
+        given = trace
+        if when != "always":
+            found = with_parameters(trace, context.executors)
+            if isinstance(found, Decline):
+                return context.decline(found)
+            trace = found
         joint = Stage.JOINT in context.produced
         if joint:
             trace = with_roots(trace, expand=context.expand, tags=context.tags)
@@ -52,7 +55,7 @@ def functional(when: When) -> Transform:
             claimed = functools.partial(_claimed, context)
             fused = any(executor.fusion is not None for executor in context.executors)
             result, wrapper = with_epilogue(
-                trace, made, claimed, context.expand, cut=joint, fused=fused
+                given, made, claimed, context.expand, cut=joint, fused=fused
             )
         except Unsuitable as error:
             answer = Decline(error.reason, error.source, keep_all_calls=True)
@@ -91,8 +94,4 @@ def _refused(trace: Trace) -> Decline | None:
 
 def _claimed(context: PassContext, call: BoundSymbol) -> bool:
     """Test for a ``call`` that an executor claims."""
-    for executor in context.executors:
-        rule = executor.claim(call)
-        if rule and ask(executor.owner, rule.value.check, call) is None:
-            return True
-    return False
+    return any(is_claimed(executor, call) for executor in context.executors)

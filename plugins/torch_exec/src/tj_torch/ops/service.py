@@ -47,6 +47,7 @@ FUNCTIONAL = (
     "builtins.getattr",
     "builtins.getattr.inverse",
     "tj.copied_back",
+    "tj.float64s",
     "tj.joined",
     "tj.versioned",
     "tj.with_strides",

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["asserted", "check_index", "if_autograd_allows"]
+from tj_torch.torch_private.ops import ASSERTED_NUMBER
+
+__all__ = ["assert_number", "asserted", "check_index", "if_autograd_allows"]
 
 
 def asserted(condition: Any, *message: str) -> None:
@@ -17,6 +19,15 @@ def asserted(condition: Any, *message: str) -> None:
     """
     if not condition:
         raise AssertionError(*message)
+
+
+def assert_number(holds: Any, message: str) -> None:
+    """Do what ``torch.ops.aten._assert_scalar`` does, without its dispatch where it ``holds``.
+
+    :raises RuntimeError: if it does not.
+    """
+    if not holds:
+        ASSERTED_NUMBER(holds, message)
 
 
 def check_index(index: torch.Tensor, low: int, high: int, /) -> None:

@@ -15,6 +15,7 @@ from tj_core.ir.symbol import Constant, Symbol
 from tj_core.ir.trace import BoundSymbol
 from tj_torch.ops.dialect.fastest_function import entry
 from tj_torch.ops.values.convert import tensor_proxy, to_core, to_core_tree
+from tj_torch.runtime.checks import assert_number
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_structure
@@ -55,6 +56,7 @@ def call(name: str, *args: object, **kwargs: object) -> BoundSymbol:
         (call("full.default", [2], 1.0), None),  # the default device would have a say
         (call("zeros.default", [2], dtype=DTYPE, device=CPU, pin_memory=False), torch.zeros),
         (call("zeros.default", [2], dtype=DTYPE, device=CPU), None),  # torch.zeros adds pin_memory
+        (call("_assert_scalar.default", NumberProxy("b", kind="bool"), "text"), assert_number),
         (call("no_such.default", X), None),
         (call("tanh_backward.default", X, X), None),
     ],

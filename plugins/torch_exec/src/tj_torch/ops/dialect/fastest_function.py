@@ -14,6 +14,7 @@ import torch
 from tj_core.extend import BoundSymbol, Constant, NumberProxy, SymDim, TensorProxy, map_tree
 
 from tj_torch.ops.values.convert import dtype_to_torch
+from tj_torch.runtime.checks import assert_number
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import (
     OpOverload,
@@ -45,6 +46,8 @@ def entry(call: BoundSymbol) -> Callable[..., Any] | None:
 
 
 def _find(call: BoundSymbol) -> Callable[..., Any] | None:
+    if call.symbol.qualname == str(private.ASSERTED_NUMBER):
+        return assert_number
     name, _, overload = call.symbol.path.rpartition(".")
     operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
     tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from tj_core.extend import (
-    Body,
-    BoundSymbol,
-    Context,
-    Effects,
-    Proxy,
-    Trace,
-    TraceEditor,
-    map_tree,
-    without_grad,
-)
+from tj_core.edit.editor import TraceEditor
+from tj_core.ir.proxy import Proxy, without_grad
+from tj_core.ir.trace import Body, BoundSymbol, Trace
+from tj_core.ir.tree import map_tree
+
+if TYPE_CHECKING:
+    from tj_core.ir.effects import Effects
+    from tj_core.ir.symbol import Context
 
 __all__ = ["detached"]
 
