@@ -41,6 +41,7 @@ def numbers(ps: Tensors, gs: Tensors, ms: Tensors, lr: float) -> Any:
     torch._foreach_mul_(gs, lr)
     torch._foreach_add_(gs, ps)
     torch._foreach_maximum_(ms, gs)
+    torch._foreach_lerp_(ms, gs, lr)
     return torch._foreach_abs(ms)
 
 

@@ -25,7 +25,7 @@ from tj_core.extend import (
     Transform,
 )
 
-from tj_inductor.numbers import Made, UnfitError, tensors_of
+from tj_inductor.numbers import Made, UnfitError, is_unknown, tensors_of
 
 __all__ = ["separating"]
 
@@ -144,6 +144,8 @@ def _apart(call: BoundSymbol, edit: CallEditor, known: Mapping[str, TensorProxy]
     if lists is None:
         return None
     name = FORMS[call.symbol.qualname.removeprefix(PREFIX)]
+    if name == "lerp.Scalar" and any(is_unknown(x) for numbers in lists for x in numbers):
+        name = "lerp.Tensor"  # the other takes no tensor
     made = Made(call, edit, name, known)
     try:
         for out, *given in zip(call.flat_outs, *lists, strict=True):
