@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import Context, FusionRegion, TensorProxy, interpreter
+from tj_core.extend import (
+    BoundSymbol,
+    Context,
+    FusionRegion,
+    Proxy,
+    TensorProxy,
+    interpreter,
+    makes_views,
+)
 from tj_torch.extend import surroundings
+from tj_torch.internal import read_apart
 
 from tj_inductor.adapter import compiling
-from tj_inductor.adapter.features import need, ready
-from tj_inductor.adapter.names import IN_PLACE, REGIONS, SYMBOLS
+from tj_inductor.adapter.features import is_lost, need, ready
+from tj_inductor.adapter.names import FAST, IN_PLACE, REGIONS, SYMBOLS
 from tj_inductor.adapter.settings import settings
 from tj_inductor.graph import as_declared, example_inputs, reads_strides, relaid
-from tj_inductor.operators import needs
+from tj_inductor.loops import is_in_loops
+from tj_inductor.operators import needs, operator_of
 
 if TYPE_CHECKING:
     from tj_torch.internal import RunSymbols
@@ -43,7 +53,7 @@ def lowered(
     from tj_inductor.adapter.names import FakeTensorMode
 
     seen = {p.name for i, p in enumerate(region.outputs) if i not in region.flexible}
-    run = interpreter(region, as_declared(symbols, seen))
+    run = interpreter(region, _rounded_once(region, as_declared(symbols, seen)))
     taken = region.inputs
     if reads_strides(region):
         run, taken = relaid(region, run), region.actual_inputs
@@ -66,6 +76,30 @@ def lowered(
         return compiling.compiled(
             graph, inputs, mode, visible, written=written, backward=region.backward
         )
+
+
+def _rounded_once(
+    region: FusionRegion, found: Callable[[Proxy, Any], Any]
+) -> Callable[[Proxy, Any], Any]:
+    """``found``, which also has values written to memory that are chosen from and read beside.
+
+    Inductor computes a value in each of the loops that read it, and a loop over vectors rounds
+    otherwise than the rest of a row: a number was less than the least one.
+    """
+    apart = read_apart(region.body.calls, region.outputs, _rounds)
+    if not apart or is_lost(FAST):
+        return found
+
+    def written(p: Proxy, value: Any) -> Any:
+        value = found(p, value)
+        return compiling.in_memory(value) if p.name in apart else value
+
+    return written
+
+
+def _rounds(call: BoundSymbol) -> bool:
+    operator = operator_of(call.symbol)
+    return operator is not None and not makes_views(call) and is_in_loops(operator)
 
 
 def _visible(region: FusionRegion) -> dict[int, Any]:

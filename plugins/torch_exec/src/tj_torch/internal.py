@@ -45,6 +45,7 @@ from tj_torch.ops.expansion.run import Run, constant_leaf
 from tj_torch.ops.facts.autograd_marks import autograd_marks
 from tj_torch.ops.facts.figures import parts_to_count
 from tj_torch.ops.facts.operators import OpFacts, Role
+from tj_torch.ops.facts.rounding import decided, read_apart
 from tj_torch.ops.facts.schema_effects import changes_unseen
 from tj_torch.ops.fakes.handler_state import same_tensors
 from tj_torch.ops.memo.instance import instance
@@ -136,6 +137,7 @@ __all__ = [
     "constant",
     "constant_leaf",
     "count_edges",
+    "decided",
     "default_tangent",
     "dense_tensors",
     "deny_data_pointer",
@@ -171,6 +173,7 @@ __all__ = [
     "plain",
     "python_dispatcher",
     "random_state",
+    "read_apart",
     "reads_data",
     "replay",
     "row_major",

@@ -54,6 +54,12 @@ class Costs:
         """Check that the executor that would take ``call`` fuses it with its neighbours."""
         return self._once("fuses", call, self._fuses)
 
+    def rounds(self, call: BoundSymbol) -> bool:
+        """Check that two runs of ``call`` may round in two ways: in kernels compiled with its
+        neighbours.
+        """
+        return not multiplies(call) and any(map(self.fuses, operators(call)))
+
     def taken(self, call: BoundSymbol) -> bool:
         """Check that an executor other than PyTorch takes ``call`` as a whole."""
         return call.executor is not None or self._first(call) is not None

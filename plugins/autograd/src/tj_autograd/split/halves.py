@@ -26,6 +26,7 @@ from tj_core.extend import (
     value_names,
 )
 from tj_torch.extend import byte_size
+from tj_torch.internal import decided
 
 from tj_autograd.split.arithmetic import arithmetic, memory
 from tj_autograd.split.budget import fewest_again, may_be_freed
@@ -308,7 +309,10 @@ class _Splitting:
         needed = free_values(self.back, self.joint.outputs[1], self.known)
         once = (call.label for call in self.ahead if self.costs.keeps_state(call))
         names = frozenset(p.name for p in needed)
-        return Forward(self.inputs, self.ahead, names, frozenset(once), self.costs.repeats)
+        compared = decided(self.joint.calls, self.costs.rounds, is_backward)
+        return Forward(
+            self.inputs, self.ahead, names, frozenset(once), self.costs.repeats, compared
+        )
 
     @cached_property
     def known(self) -> set[str]:

@@ -78,7 +78,8 @@ class Forward:
 
     ``needed`` are the names of the values that the backward reads. ``once`` are labels of calls
     that are never recomputed, whatever their tags: executors keep state for them. ``repeats`` is
-    the rule of an ordered call that may run again.
+    the rule of an ordered call that may run again. ``decided`` are labels of calls whose results
+    are compared to the last bit, so that they are saved where that is possible.
     """
 
     inputs: tuple[Proxy, ...]
@@ -86,6 +87,7 @@ class Forward:
     needed: frozenset[str]
     once: frozenset[str] = frozenset()
     repeats: Repeats = field(default=lambda _: None, repr=False, compare=False)
+    decided: frozenset[str] = frozenset()
     solved: Solved = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -219,8 +221,15 @@ class Choice:
 
     def capacity(self, p: Proxy, call: BoundSymbol | None) -> int:
         """Cost of saving ``p``; infinite if it may not be saved."""
-        possible = self.within is None or p.name in self.within
-        return self.cost(p, call) if possible else INFINITE
+        return self.cost(p, call) if self.may_be_saved(p) else INFINITE
+
+    def may_be_saved(self, p: Proxy) -> bool:
+        """Check that ``p`` is one of the values that saving is restricted to, if it is."""
+        return self.within is None or p.name in self.within
+
+    def may_be_kept(self, call: BoundSymbol) -> bool:
+        """Check that all results of ``call`` may be saved."""
+        return not unsaved(call) and all(map(self.may_be_saved, call.flat_outs))
 
     def cost(self, p: Proxy, call: BoundSymbol | None) -> int:
         """Cost of saving ``p``; infinite for a soft tag only if the call can run again."""
@@ -272,6 +281,8 @@ class Choice:
             return False
         if self.asked(call):
             return True
+        if call.label in self.program.decided and self.may_be_kept(call):
+            return False
         if any(c.label in self.terms.free for c in unit):
             return not call.executor
         return all(self.cheap(c) and not _shrinks(c) for c in unit)

@@ -28,7 +28,7 @@ from tj_inductor.constants import round_constants
 from tj_inductor.formulas import formulas
 from tj_inductor.loops import is_in_loops
 
-__all__ = ["compiled", "traced"]
+__all__ = ["compiled", "in_memory", "traced"]
 
 
 def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.fx.GraphModule:
@@ -41,7 +41,7 @@ def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.f
 
     with mode, python_dispatcher(mode.shape_env is not None):
         known = select_decomp_table()
-        table = {**known, **formulas(known, None if is_lost(FAST) else _in_memory)}
+        table = {**known, **formulas(known, None if is_lost(FAST) else in_memory)}
         made: torch.fx.GraphModule = make_fx(run, decomposition_table=table, tracing_mode="real")(
             *inputs
         )
@@ -52,7 +52,7 @@ def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.f
     return made
 
 
-def _in_memory(x: torch.Tensor) -> torch.Tensor:
+def in_memory(x: torch.Tensor) -> torch.Tensor:
     """``x``, which Inductor's kernels write to memory: a tensor with strides of its own."""
     from tj_inductor.adapter.names import force_stride_order
 
