@@ -334,3 +334,21 @@ def region_without_gradients_the_second_time(x, y):
     with torch.no_grad():
         second = weighted(x, y)
     return first * (2 if second.requires_grad else 3)
+
+
+# --------------------------------------------------------------------------- chosen elements
+
+
+def eight_rows(new):
+    return new.scene(new(8, 7))
+
+
+@known("Inductor, found here", kind="leaf", layouts=(eight_rows,))
+def greatest_of_a_function(x):
+    return torch.tanh(x).amax(-1)
+
+
+@known("Inductor, found here", layouts=(eight_rows,))
+def roots_of_distances_from_the_least(x):
+    h = F.gelu(x)
+    return (h - h.amin(-1, keepdim=True)).sqrt()
