@@ -79,7 +79,7 @@ class Forward:
     ``needed`` are the names of the values that the backward reads. ``once`` are labels of calls
     that are never recomputed, whatever their tags: executors keep state for them. ``repeats`` is
     the rule of an ordered call that may run again. ``decided`` are labels of calls whose results
-    are compared to the last bit, so that they are saved where that is possible.
+    are compared to the last bit: they are not computed again, unless a tag asks for it.
     """
 
     inputs: tuple[Proxy, ...]
@@ -221,15 +221,8 @@ class Choice:
 
     def capacity(self, p: Proxy, call: BoundSymbol | None) -> int:
         """Cost of saving ``p``; infinite if it may not be saved."""
-        return self.cost(p, call) if self.may_be_saved(p) else INFINITE
-
-    def may_be_saved(self, p: Proxy) -> bool:
-        """Check that ``p`` is one of the values that saving is restricted to, if it is."""
-        return self.within is None or p.name in self.within
-
-    def may_be_kept(self, call: BoundSymbol) -> bool:
-        """Check that all results of ``call`` may be saved."""
-        return not unsaved(call) and all(map(self.may_be_saved, call.flat_outs))
+        possible = self.within is None or p.name in self.within
+        return self.cost(p, call) if possible else INFINITE
 
     def cost(self, p: Proxy, call: BoundSymbol | None) -> int:
         """Cost of saving ``p``; infinite for a soft tag only if the call can run again."""
@@ -281,7 +274,7 @@ class Choice:
             return False
         if self.asked(call):
             return True
-        if call.label in self.program.decided and self.may_be_kept(call):
+        if call.label in self.program.decided and not unsaved(call):
             return False
         if any(c.label in self.terms.free for c in unit):
             return not call.executor
