@@ -352,3 +352,54 @@ def greatest_of_a_function(x):
 def roots_of_distances_from_the_least(x):
     h = F.gelu(x)
     return (h - h.amin(-1, keepdim=True)).sqrt()
+
+
+class Factor:
+    number = 1
+
+
+factor, factors = Factor(), [1]
+
+
+@torch.compiler.nested_compile_region
+def times_a_global(x):
+    return x * FACTOR
+
+
+@torch.compiler.nested_compile_region
+def times_an_attribute(x):
+    return x * factor.number
+
+
+@torch.compiler.nested_compile_region
+def times_an_item(x):
+    return x * factors[-1]
+
+
+FACTOR = 1
+
+
+@known("PyTorch issue 191821", layouts=(lambda new: new.scene(new(2, 3)),))
+def region_after_its_global_is_rebound(x):
+    global FACTOR
+    for k in range(3):
+        x, FACTOR = times_a_global(x), k + 2
+    FACTOR = 1
+    return x
+
+
+@known("Dynamo, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def region_after_an_attribute_is_set(x):
+    for k in range(3):
+        x, factor.number = times_an_attribute(x), k + 2
+    factor.number = 1
+    return x
+
+
+@known("Dynamo, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def region_after_a_list_grows(x):
+    for k in range(3):
+        x = times_an_item(x)
+        factors.append(k + 2)
+    del factors[1:]
+    return x

@@ -3,7 +3,8 @@
 Dynamo records the first call of such a function, and uses the record for a later one if the guards
 of the first hold for the objects of the later one: those of its layer. It does not guard what it
 found so: ``layers[2].scale = 3`` has no effect on a finished program. It does not compare modes
-either, nor which arguments are the same tensor.
+either, nor which arguments are the same tensor. Of what the program itself writes between two calls
+it misses most: a rebound global, ``self.scale = 3``, an item of a list.
 
 A region that depends on anything else than `KINDS` of guards is captured for each call, and its
 equal records become one.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -59,12 +61,49 @@ class First:
     """The first call of a region: what Dynamo asks of later ones, and what is asked here.
 
     ``facts`` are the modes, and which arguments are one value; ``ordered`` the dicts whose order
-    counts. ``condition`` is Dynamo's, whose `id` must not become another object's.
+    counts; ``writes`` the writes of the program until its end. ``condition`` is Dynamo's, whose
+    `id` must not become another object's.
     """
 
     condition: Any
     facts: tuple[Any, ...]
     ordered: tuple[Any, ...]
+    writes: tuple[int, int]
+
+
+@dataclass
+class Writes:
+    """Writes of a program to Python objects so far.
+
+    ``objects`` are the variables of objects that a region may read, ``count`` the writes to them.
+    ``local`` counts those to lists, dicts and cells that the program made. A region reads these
+    only if it is given them, where Dynamo compares them, or if they are ``shared``: a written
+    object may hold one.
+    """
+
+    objects: dict[int, Any] = field(default_factory=dict)
+    count: int = 0
+    local: int = 0
+    shared: bool = False
+
+    def add(self, variable: Any, value: Any) -> None:
+        """Note a write of ``value``, None if that is unknown, to an object."""
+        if _is_local(variable):
+            self.local += 1
+        else:
+            self.count += 1
+            self.objects[id(variable)] = variable
+            self.shared = self.shared or not _is_plain_value(value)
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Counts that are equal before two calls if nothing that they read was written between."""
+        return self.count, self.local if self.shared else 0
+
+    def ids(self, effects: Any) -> set[int]:
+        """The ids of the objects that were written, of those that were there before."""
+        known = effects.id_to_variable.items()
+        return {number for number, variable in known if id(variable) in self.objects}
 
 
 def dynamos_regions() -> Any:
@@ -81,12 +120,16 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
     regions = dynamos_regions()
     if regions is None:
         return
+    from tj_torch.torch_private.dynamo import SideEffects
+
     made, variable = _Regions(noticed), regions.InvokeSubgraphHigherOrderVariable
     replace(stack, variable, "_call_function", made.calling)
     replace(stack, variable, "install_subgraph_in_output_graph", made.installing)
     replace(stack, regions, "build_reuse_condition", made.building)
     replace(stack, regions, "is_reusable", made.reusing)
     replace(stack, regions, "save_reuse_entry", _saving)
+    replace(stack, SideEffects, "store_attr", made.writing)
+    replace(stack, SideEffects, "mutation", made.writing)
 
 
 _MODES = "tj_modes"
@@ -98,12 +141,28 @@ class _Regions:
     """The regions of one capture.
 
     ``calls`` has the guards, and the number of conditions, before each that is being captured;
-    ``first`` the first calls, by the ids of their conditions.
+    ``first`` the first calls, by the ids of their conditions; ``written`` the writes of each graph.
     """
 
     noticed: Observations
     calls: list[tuple[frozenset[Any], int]] = field(default_factory=list)
     first: dict[int, First] = field(default_factory=dict)
+    written: WeakKeyDictionary[Any, Writes] = field(default_factory=WeakKeyDictionary)
+
+    def writes(self, graph: Any) -> Writes:
+        """The writes of the program of a graph, Dynamo's ``OutputGraph``."""
+        return self.written.setdefault(graph.tracing_context, Writes())
+
+    def writing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Note a write."""
+
+        def write(effects: Any, variable: Any, *given: Any, **named: Any) -> Any:
+            graph = effects.output_graph_weakref()
+            if graph is not None:
+                self.writes(graph).add(variable, given[1] if len(given) > 1 else None)
+            return original(effects, variable, *given, **named)
+
+        return write
 
     def conditions(self, tx: Any) -> int:
         """The number of tj's own conditions so far, but for those on globals."""
@@ -156,7 +215,8 @@ class _Regions:
             condition.traced_sources = sources
             every = tx.output.guard_on_key_order
             ordered = tuple(s for s in every if any(leads_to(g, s) for g in given))
-            self.first[id(condition)] = First(condition, facts(tx, fingerprint), ordered)
+            writes = self.writes(tx.output).state
+            self.first[id(condition)] = First(condition, facts(tx, fingerprint), ordered, writes)
             self.noticed.records += 1
             return condition
 
@@ -167,7 +227,10 @@ class _Regions:
 
         def is_reusable(tx: Any, condition: Any, fingerprint: Any, entry: Any) -> bool:
             first = self.first[id(condition)]
-            if not is_plain(fingerprint) or first.facts != facts(tx, fingerprint):
+            writes = self.writes(tx.output)
+            if first.writes != writes.state or first.facts != facts(tx, fingerprint):
+                return False
+            if not is_plain(fingerprint):
                 return False
             # Guards are asked here: Dynamo would look up each object by itself.
             asked_here: dict[str, Any] = {"guards": []}
@@ -178,6 +241,8 @@ class _Regions:
             other = Other(tx, entry.arg_sources, fingerprint.arg_sources)
             fits = other.meets(condition) and other.has_order(first.ordered)
             if not fits or not other.has_tensors(entry) or other.counts(entry):
+                return False
+            if writes.count and other.reads(condition, writes.ids(tx.output.side_effects)):
                 return False
             other.guard(condition)
             tx.output.guard_on_key_order.update(map(other.moved, first.ordered))
@@ -191,10 +256,29 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     def save_reuse_entry(*args: Any, **kwargs: Any) -> Any:
         try:
             return original(*args, **kwargs)
-        except RuntimeError:  # there are as many records as Dynamo keeps
+        # There are as many records as Dynamo keeps; or the region reads a value that the program
+        # has put into an object, which a later call cannot look up.
+        except (RuntimeError, AssertionError):
             return None
 
     return save_reuse_entry
+
+
+def _is_local(variable: Any) -> bool:
+    """Test for a list, dict, set or cell that the program made."""
+    from tj_torch.torch_private import dynamo
+
+    new = (dynamo.AttributeMutationNew, dynamo.ValueMutationNew)
+    user = dynamo.UserDefinedObjectVariable
+    return isinstance(variable.mutation_type, new) and not isinstance(variable, user)
+
+
+def _is_plain_value(value: Any) -> bool:
+    """Test for a number, a string or a tensor, which holds no list of the program."""
+    from tj_torch.torch_private import dynamo
+
+    kinds = (dynamo.ConstantVariable, dynamo.SymNodeVariable, dynamo.TensorVariable)
+    return isinstance(value, kinds)
 
 
 def modes(tx: Any) -> tuple[Any, ...]:
@@ -365,6 +449,26 @@ class Other:
         symbols = {symbol for size in sizes for symbol in size.free_symbols}
         sources = [source for symbol in symbols for source in known.get(symbol, ())]
         return any(is_from_source(source, old) for source in sources for old in self.replaced)
+
+    def reads(self, condition: Any, written: set[int]) -> bool:
+        """Test if what differs between the calls leads to objects ``written``.
+
+        The guards look at the objects as they were before the program.
+        """
+        guarded = (name for _, _, _, guard in condition.guards for name in names_of(guard))
+        for source in (*guarded, *condition.traced_sources):
+            new = self.moved(source)
+            names = () if new is source else (*self.path(source), *self.path(new))
+            if any(id(self.value(name)) in written for name in names):
+                return True
+        return False
+
+    def path(self, source: Any) -> Iterator[Any]:
+        """A source, and what it is read from, up to an argument that differs between the calls."""
+        ends = self.replaced.keys() | self.replaced.values()
+        while source is not None:
+            yield source
+            source = None if source in ends else getattr(source, "base", None)
 
     def guard(self, condition: Any) -> None:
         """Guard for these objects what is guarded for those of the first call."""
