@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -115,3 +116,22 @@ def test_captures_leave_autocasts_cache_to_other_threads() -> None:
         assert torch.is_autocast_cache_enabled()
     assert seen
     assert not any(seen)
+
+
+def test_inference_mode_is_left_in_a_part_of_a_program(lenient: Any) -> None:
+    def program(x: torch.Tensor) -> Any:
+        with torch.inference_mode(False):
+            y = x * 2
+        print(end="")
+        with torch.inference_mode():
+            z = x + 1
+        return y, z, x * 3
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the graph breaks
+        jitted = tj.jit(program)
+        for mode in (True, False, True):
+            with torch.inference_mode(mode):
+                x = torch.ones(2)
+                expected = [y.is_inference() for y in program(x)]
+                assert [y.is_inference() for y in jitted(x)] == expected

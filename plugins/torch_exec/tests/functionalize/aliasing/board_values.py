@@ -311,6 +311,15 @@ def defaults_that_a_function_gets(x):
     return scaled(x)
 
 
+def positions(first, second, third):
+    return first + 10 * second + 100 * third
+
+
+@known("Dynamo, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def range_that_a_call_unpacks(x):
+    return x * positions(*range(3))
+
+
 # --------------------------------------------------------------------------- regions
 
 

@@ -33,6 +33,7 @@ from tj_torch.capture.dynamo import (
     symbols,
     tensors,
     unguarded,
+    unpacked_ranges,
     zeros,
 )
 from tj_torch.capture.dynamo import globals as own_globals
@@ -231,6 +232,13 @@ FEATURES: tuple[Correction, ...] = (
         unnoticed(unguarded.correct),
         Needs(names=unguarded.NAMES),
         outer_probes.unguarded,
+    ),
+    Correction.of(
+        "unpacked ranges",
+        "f(*range(3)) gives the numbers of the range",
+        unnoticed(unpacked_ranges.correct),
+        Needs(frozenset({unpacked_ranges.INSTRUCTION})),
+        outer_probes.unpacked,
     ),
     Correction.of(
         "refused arguments",

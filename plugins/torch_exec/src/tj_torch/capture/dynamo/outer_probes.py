@@ -16,6 +16,7 @@ __all__ = [
     "texts",
     "undecided",
     "unguarded",
+    "unpacked",
 ]
 
 
@@ -69,6 +70,15 @@ def f(x, r): return x * sum(r) * g.__annotations__['a']
 """,
     "f(x, range(3))", "f(x, range(1, 5))", "setattr(g, '__annotations__', {'a': 5})",
     "f(x, range(3))",
+)  # fmt: skip
+
+unpacked = equal_to_eager(
+    """
+x = torch.ones(2)
+def g(a, b, c): return a + 10 * b + 100 * c
+def f(x, r): return x * g(*range(3)) + g(*r)
+""",
+    "f(x, range(1, 4))", "f(x, range(6, 0, -2))",
 )  # fmt: skip
 
 refused = equal_to_eager(

@@ -102,8 +102,9 @@ class ContextTracker:
     def _enter_inference(self, node: torch.fx.Node) -> None:
         self._saved[node] = self.current, self.cache
         mode = bool(node.args[0]) if node.args else True
-        if mode or self.current.get("inference"):
-            self.current = self.current.with_("inference", mode)
+        # Also where it was off: Dynamo turns inference mode off while it compiles the parts of a
+        # program with graph breaks, so the ambient context does not tell.
+        self.current = self.current.with_("inference", mode)
         self.current = self.current.with_("grad", not mode)  # inference_mode(False) enables grad
 
     def _set_sdpa(self, node: torch.fx.Node) -> None:
