@@ -241,7 +241,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "TorchInGraphFunctionVariable": ("have calls recorded as they are", "calls as they are",
                                          "errors of data", "steps of optimizers",
                                          "own methods", "operators of symbols",
-                                         "methods as values", "gradients in programs"),
+                                         "methods as values", "gradients in programs",
+                                         "strided results"),
         "tracing_state_functions": ("say that nothing is traced", "fast paths of attention"),
     },
     "torch._dynamo.variables.torch_function": {

@@ -1,8 +1,14 @@
-"""Features of a capture for lists and numbers of the caller, a part of the table of corrections."""
+"""Features of a capture for lists, numbers and tensors of the caller, a part of the table."""
 
 from __future__ import annotations
 
-from tj_torch.capture.dynamo import global_numbers, growing_lists, numpy_types, outer_probes
+from tj_torch.capture.dynamo import (
+    global_numbers,
+    growing_lists,
+    numpy_types,
+    outer_probes,
+    strided_outs,
+)
 from tj_torch.capture.dynamo.class_features import unnoticed
 from tj_torch.torch_private.features import Correction, Needs
 
@@ -28,6 +34,13 @@ VALUES: tuple[Correction, ...] = (
         "a list that a program only adds to may have any length",
         "each length of such a list is compiled for",
         apply=growing_lists.correct,
+        needs=Needs(),
+    ),
+    Correction(
+        "strided results",
+        "a call may write to a tensor that is not contiguous, by `out=`",
+        "the graph breaks at such a call",
+        apply=unnoticed(strided_outs.correct),
         needs=Needs(),
     ),
 )
