@@ -320,6 +320,27 @@ def range_that_a_call_unpacks(x):
     return x * positions(*range(3))
 
 
+@known("Dynamo, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def text_before_a_write(x):
+    text = f"{x}"
+    x += 1
+    return x, text
+
+
+class Count:
+    number = 1
+
+    def __format__(self, spec):
+        return f"{self.number}"
+
+
+@known("Dynamo, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def text_of_a_new_object(x):
+    new = Count()
+    new.number = 5
+    return x * 2, f"{new}"
+
+
 # --------------------------------------------------------------------------- regions
 
 

@@ -14,6 +14,7 @@ from tj_torch.capture.dynamo import (
     collectives,
     containers,
     corrections,
+    delayed_texts,
     draws,
     equal_modules,
     exceptions,
@@ -371,6 +372,13 @@ FEATURES: tuple[Correction, ...] = (
         ordered_dicts.guard_orders,
         None,
         outer_probes.orders,
+    ),
+    Correction.of(
+        "delayed texts",
+        "the text of a tensor or an object is of what it holds where the program makes the text",
+        unnoticed(delayed_texts.correct),
+        Needs(names("FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC"), names("format")),
+        outer_probes.delayed,
     ),
     Correction.of(
         "text of containers",

@@ -7,6 +7,7 @@ from tj_torch.capture.eager_probe import captured_whole, equal_to_eager, only_br
 __all__ = [
     "asserted",
     "constructors",
+    "delayed",
     "gradients",
     "imported",
     "orders",
@@ -140,6 +141,20 @@ x = torch.ones(2)
 def f(x): return x * 2, str(OrderedDict(a=1))
 """,
     "f(x)",
+)  # fmt: skip
+
+delayed = equal_to_eager(
+    """
+x = torch.ones(2)
+class C:
+    a = 1
+    def __str__(self): return f"C {self.a}"
+c = C()
+def f(x):
+    c.a += 1
+    return f"{x}", "{}".format(c), x.add_(1)
+""",
+    "f(x)", "f(x)",
 )  # fmt: skip
 
 regions = equal_to_eager(
