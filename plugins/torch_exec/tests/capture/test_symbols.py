@@ -51,3 +51,24 @@ def f(q, k):
         shapes = (5, 4), (3, 4), (1, 4), (4, 4)
     calls = (f"f(torch.ones(2, 4, {n}, 8), torch.ones(2, {heads}, 7, 8))" for n, heads in shapes)
     captured_whole(text, *calls)
+
+
+TEXTS = (
+    "str(n), repr(n)",
+    "hex(n), bin(n), oct(n)",
+    "'%d' % n, '%s of %s' % (n, n + 1)",
+    "str(x.shape), str(tuple(x.shape)), str([n, 'a'])",
+    "str(a), repr(a), str(n > 3)",
+    "~n, x[~(n - 1)], f'{~n} {-n}'",
+)
+
+
+@pytest.mark.parametrize("texts", TEXTS)
+def test_texts_of_sizes_are_captured(texts: str) -> None:
+    text = f"""
+def f(x, a):
+    n = x.shape[0]
+    return x * a, {texts}
+"""
+    captured_whole(text, *CALLS)
+    equal_to_eager(text, *CALLS)()

@@ -1,4 +1,4 @@
-"""Give symbolic numbers in Dynamo Python's semantics: formatting, rounding, ``divmod``.
+"""Give symbolic numbers in Dynamo Python's semantics: texts, rounding, ``divmod``, ``~n``.
 
 Dynamo formats the text of a number instead of the number, rounds to digits that it does not look
 at, and takes an operator that it has not written for a mistake of the program's. It asks the class
@@ -33,6 +33,7 @@ def correct_texts(stack: ExitStack) -> None:
 
     forget_handlers(stack, format, round, divmod, str)
     _format_numbers(stack)
+    replace(stack, builtin.BuiltinVariable, "call_function", _spelling)
     replace(stack, builtin.BuiltinVariable, "call_format", _formatting)
     replace(stack, builtin.BuiltinVariable, "call_round", _rounding)
     if has(builtin.BuiltinVariable, "call_divmod"):  # else Dynamo breaks the graph
@@ -112,6 +113,51 @@ def _formatting(original: Callable[..., Any]) -> Callable[..., Any]:
         return ConstantVariable.create(format(*(v.as_python_constant() for v in given)))
 
     return call_format
+
+
+_SPELLINGS = (ascii, bin, hex, oct, repr, str)
+"""Functions that make the text of a number, and that Dynamo knows for constants alone."""
+
+_REMAINDERS = (operator.mod, operator.imod)
+
+
+def _spelling(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Spell numbers, ``hex(n)`` and ``"%d" % n``, and compute ``~n`` as ``-n - 1``."""
+    from tj_torch.torch_private.dynamo import BuiltinVariable, ConstantVariable
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs or not args:
+            return original(self, tx, args, kwargs)
+        first, *others = args
+        if self.fn in _SPELLINGS and not others:
+            text = _settled_all(first)
+            if text is not first.realize() and text.is_python_constant():
+                return ConstantVariable.create(self.fn(text.as_python_constant()))
+        elif self.fn in _REMAINDERS and first.is_python_constant() and first.python_type() is str:
+            args = [first, *map(_settled_all, others)]
+        elif self.fn is operator.invert and _is_integer(first):
+            negative = BuiltinVariable(operator.neg).call_function(tx, [first], {})
+            one = ConstantVariable.create(1)
+            return BuiltinVariable(operator.sub).call_function(tx, [negative, one], {})
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+def _is_integer(variable: Any) -> bool:
+    return _is_symbol(variable.realize()) and variable.python_type() is int
+
+
+def _settled_all(variable: Any) -> Any:
+    """Settle a symbol, or those in a tuple, a list or a size; the same variable if it has none."""
+    from tj_torch.torch_private.dynamo import ListVariable, SizeVariable, TupleVariable
+
+    variable = variable.realize()
+    if type(variable) not in (TupleVariable, ListVariable, SizeVariable):
+        return _settled(variable)
+    items = [*map(_settled_all, variable.items)]
+    same = all(new is old.realize() for new, old in zip(items, variable.items, strict=True))
+    return variable if same else type(variable)(items)
 
 
 def _rounding(original: Callable[..., Any]) -> Callable[..., Any]:
