@@ -194,6 +194,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.VERSIONS: (modules, "_new", lambda source: []),
     names.LOW: (Compiler, "settings", {"emulate_precision_casts": False}),
     names.COPIES: (compiling, "in_one_place", lambda outputs, written: []),
+    names.PLACES: (compiling, "exact_propagation", contextlib.nullcontext),
     names.READS: (compiling, "read_before", lambda graph: None),
     names.SYMBOLS: (executor, "can_fuse", lambda call: Decline("planted")),
     names.EQUAL: (compiling, "is_lost", lambda name: name == names.EQUAL),

@@ -18,6 +18,7 @@ from tj_inductor.adapter.settings import fingerprint
 from tj_inductor.elementary import with_fast_erf, with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Collected, collecting
 from tj_inductor.loads import with_fast_loads
+from tj_inductor.texts import with_wide_steps
 from tj_inductor.thrown import raising_as_eager, thrown_again
 from tj_inductor.variants import Variant, Variants, sizes_are_read, sizes_in
 
@@ -46,9 +47,10 @@ class Compiler:
             yield
 
     def changed(self, kernel: str) -> str:
-        """Edit the text of a C++ kernel before it is compiled: faster functions, errors that leave
-        loops.
+        """Edit the text of a C++ kernel before it is compiled: faster functions, wide integers,
+        errors that leave loops.
         """
+        kernel = with_wide_steps(kernel)
         if self.options.decompose_tanh:
             kernel = with_fast_tanh(kernel)
         return thrown_again(with_fast_loads(with_fast_exp(with_fast_erf(kernel))))

@@ -23,7 +23,15 @@ from tj_torch.extend import is_on, resolve
 from tj_torch.internal import overlaps_itself
 
 from tj_inductor.adapter.features import TABLE
-from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, VERSIONS
+from tj_inductor.adapter.names import (
+    FORMULAS,
+    KERNELS,
+    LOW,
+    PLACES,
+    REGIONS,
+    SYMBOLS,
+    VERSIONS,
+)
 from tj_inductor.bags import why_not_by_rows
 from tj_inductor.formulas import REPLACED
 from tj_inductor.joined.editing import ALONE
@@ -206,6 +214,9 @@ NEAREST = tuple(f"{k}{n}d_backward" for k in ("upsample_nearest", "_upsample_nea
                 for n in (1, 2, 3))  # fmt: skip
 """Gradients of nearest interpolation, sums over windows."""
 
+COUNTS = frozenset({"arange", "cumsum", "tril_indices", "triu_indices"})
+"""Operators that Inductor computes, or may compute, as expressions of a loop's variables."""
+
 PARTS = ("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
 """Operators that return a copy of their first argument with another part."""
 
@@ -253,6 +264,8 @@ def needs(call: BoundSymbol) -> Iterator[str]:
         yield SYMBOLS
     if halves:
         yield LOW
+    if call.symbol.path.partition(".")[0] in COUNTS:
+        yield PLACES
     if operator is not None and torch.Tag.pointwise not in operator.tags and not makes_views(call):
         read = [p.dtype.name for p in call.flat_args if isinstance(p, TensorProxy)]
         if "int64" in read or "int32" in read:

@@ -41,6 +41,7 @@ __all__ = [
     "linked",
     "low_precision",
     "one_file",
+    "places",
     "reads",
     "regions",
     "strides",
@@ -325,6 +326,18 @@ def reads() -> None:
         return v, w.index_put((places,), torch.arange(8.0)[:, None]), written
 
     x = torch.arange(64.0).view(8, 8) * 7 % 11
+    (found,) = _fused(program, (x,))
+    for a, e in zip(found, program(x), strict=True):
+        assert torch.equal(a, e), f"{a}, not {e}"
+
+
+def places() -> None:
+    """See that what is made of an ``arange`` overflows as in eager, and not before."""
+
+    def program(x: Any) -> Any:
+        return torch.arange(32) * 10**9 + x, torch.arange(300).to(torch.uint8).long() + x[0]
+
+    x = torch.zeros(32, dtype=torch.int64)
     (found,) = _fused(program, (x,))
     for a, e in zip(found, program(x), strict=True):
         assert torch.equal(a, e), f"{a}, not {e}"

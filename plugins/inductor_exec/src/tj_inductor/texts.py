@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["ENTRY", "before_kernel"]
+__all__ = ["ENTRY", "before_kernel", "with_wide_steps"]
 
 ENTRY = re.compile(r'^extern "C"[^{;]*\bkernel\(', re.MULTILINE)
 """Start of the kernel's function."""
@@ -15,3 +15,12 @@ def before_kernel(source: str, functions: str) -> str:
     entry = ENTRY.search(source)
     assert entry is not None
     return source[: entry.start()] + functions + source[entry.start() :]
+
+
+STEP = re.compile(r"(::arange\(\w+, )(-?\d+)\)")
+"""The step between the elements of a vector, which is an ``int`` in PyTorch's headers."""
+
+
+def with_wide_steps(source: str) -> str:
+    """Multiply steps in 64 bits in the kernel ``source``: multiples of 10^9 overflow in 32."""
+    return STEP.sub(r"\1static_cast<int64_t>(\2))", source)

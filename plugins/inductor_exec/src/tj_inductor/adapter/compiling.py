@@ -21,6 +21,7 @@ from tj_inductor.adapter.copies import in_one_place
 from tj_inductor.adapter.features import is_lost, need, ready
 from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.names import EQUAL, FAST, LOW, STRIDES
+from tj_inductor.adapter.propagation import exact_propagation
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
 from tj_inductor.adapter.writes import read_before, write
@@ -122,6 +123,7 @@ def compiled(
         _asked(visible),
         settings(forced),
         _converting(),
+        exact_propagation(),
     ):
         made: Any = compile_fx_inner(
             graph, list(inputs), is_backward=backward, static_input_idxs=()

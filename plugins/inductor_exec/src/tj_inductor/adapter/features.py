@@ -24,6 +24,7 @@ from tj_inductor.adapter.names import (
     NAMES,
     ONE_FILE,
     ONEDNN,
+    PLACES,
     READS,
     REGIONS,
     STRIDES,
@@ -149,6 +150,12 @@ FEATURES = (
         "what a region still reads, or what shares memory, is copied before it writes there",
         "regions that read what they write, or write to shared memory, run one by one",
         "reads",
+    ),
+    _feature(
+        PLACES,
+        "what is made of an arange overflows, and is rounded, as in eager",
+        "aranges and cumulative sums stand in no region",
+        "places",
     ),
 )
 

@@ -22,6 +22,7 @@ __all__ = [
     "NAMES",
     "ONEDNN",
     "ONE_FILE",
+    "PLACES",
     "READS",
     "REGIONS",
     "STRIDES",
@@ -49,6 +50,7 @@ IN_PLACE = "writes in place"
 VECTORS = "kinds of vectors"
 LINKED = "links to empty libraries"
 READS = "reads before writes"
+PLACES = "whole numbers of places"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._C._dynamo.guards": {
@@ -111,6 +113,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._inductor.fx_passes.post_grad": {
         "noop_registry": ("know which copies Inductor removes", COPIES),
     },
+    "torch._inductor.index_propagation": {
+        "IndexPropagation": ("know the expressions that stand for integers", PLACES),
+        "IndexPropagation.propagate_sympy": ("leave out those that overflow", PLACES),
+    },
     "torch._inductor.inductor_prims": {
         "force_stride_order": ("compute a factor once, and write it to memory", FAST),
     },
@@ -131,6 +137,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch.fx.experimental.proxy_tensor": {
         "make_fx": ("trace a region to operators", REGIONS),
         "disable_proxy_modes_tracing": ("compare strides that are symbols", SYMBOLS),
+    },
+    "torch.utils._sympy.value_ranges": {
+        "ValueRanges": ("know which integers overflow", PLACES),
+        "bound_sympy": ("know which integers overflow", PLACES),
     },
     "torch.utils._filelock": {
         "FileLock": ("lock a file that another process may build", FOUND_AGAIN),

@@ -117,6 +117,16 @@ def ones_that_are_counted_in_bytes(x):
     return torch.ones(300).cumsum(0, dtype=torch.uint8) * x
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(8)),))
+def multiples_of_a_billion(x):
+    return torch.arange(8) * 1_000_000_000 + x
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(300)),))
+def numbers_as_bytes(x):
+    return torch.arange(300).to(torch.uint8).to(torch.int64) * x
+
+
 @known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
 def index_before_the_first(x):
     return x.index_copy(0, torch.tensor([-1]), x[:1]).sin()
