@@ -28,6 +28,11 @@ PROGRAMS: dict[str, Program] = {
     "where": lambda x, y, t: torch.where(x > 0, x, t).sin() + torch.where(y > 0, t, y),
     "masked_fill": lambda x, y, t: x.masked_fill(y > 0, t).sin(),
     "clamp": lambda x, y, t: x.clamp(-t, t).sin() + y.clamp(max=t) + y.clamp_min(t),
+    "below": lambda x, y, t: x.clamp(-0.5, t).sin() + y.clamp(0, t),
+    "above": lambda x, y, t: x.clamp(t, 1).sin() + y.clamp(t, 0.25),
+    "one bound": lambda x, y, t: x.clamp(t, None).sin() + y.clamp(None, t),
+    "no number": lambda x, y, t: x.clamp(math.nan, t).sin() + y.clamp(t, math.inf),
+    "two bounds": lambda x, y, t: x.clamp(t, t * 2).sin() + y.clamp(1 - t, t),
     "power": lambda x, y, t: (x.abs() ** t).sin() + y,
     "arithmetic": lambda x, y, t: (x * (1 - t)).sin() + y * (t * t + 2) / math.pi,
     "sigmoid": lambda x, y, t: torch.sigmoid(x * t + y) * t - (1 - t) * y,
@@ -80,3 +85,36 @@ def test_a_region_takes_what_the_number_is_read_from(fusing: Any) -> None:
     text = str(tj.last_trace(jitted))
     assert text.count("inductor.region_") == 1
     assert "torch.mul(" not in text
+
+
+LARGE: dict[str, Program] = {
+    "clamp": lambda x, t: x.clamp(0.0, t).sin(),
+    "clamp_min": lambda x, t: x.clamp(min=t).sin(),
+    "clamp_max": lambda x, t: x.clamp_max(t).sin(),
+    "no number": lambda x, t: x.clamp(math.nan, t).sin(),
+    "alpha": lambda x, t: torch.add(x, x, alpha=t).sin(),
+    "addcmul": lambda x, t: torch.addcmul(x, x, x, value=t).sin(),
+    "addcdiv": lambda x, t: torch.addcdiv(x, x, x, value=t).sin(),
+    "lerp": lambda x, t: torch.lerp(x, x + 1, t).sin(),
+    "masked_fill": lambda x, t: x.masked_fill(x > 0, t).sin(),
+    "infinities": lambda x, t: 1 / (x * t) + 1 / (x + t) + torch.where(x > t, x, t).sin(),
+    "comparisons": lambda x, t: (x > t) * x + (x == t) * x,
+    "filled": lambda x, t: x.index_fill(0, torch.tensor([0]), t) * 2 + torch.full_like(x, t),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", LARGE)
+def test_a_float_that_the_data_type_does_not_hold(
+    name: str, dtype: torch.dtype, fusing: Any
+) -> None:
+    x = torch.linspace(0.5, 2, 7).to(dtype)
+    jitted = fusing(LARGE[name], strict=False)
+    for t in (1.0, 2.0, 0.5, -3.4e39, 3.4e39, 1e300, -math.inf, 0.25):
+        try:
+            expected = LARGE[name](x, t)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=str(error)):
+                jitted(x, t)
+            continue
+        torch.testing.assert_close(jitted(x, t), expected, equal_nan=True)

@@ -44,6 +44,11 @@ FORMS = {
 }  # fmt: skip
 """Operators of ``aten``, each with the one that takes tensors in the place of numbers."""
 
+REFUSING = frozenset({"clamp", "clamp_min", "clamp_max", "lerp", "masked_fill"})
+"""Operators whose kernels refuse numbers that the data type does not hold; others make infinities
+of them. Factors (``alpha``, ``value``) are refused by every kernel."""
+
+FLOAT32 = Constant("torch.float32", torch.float32)
 FLOAT64 = Constant("torch.float64", torch.float64)
 
 
@@ -106,6 +111,11 @@ def is_unknown(x: Any) -> bool:
     return isinstance(x, NumberProxy) and x.kind == "float"
 
 
+def _is_number(x: Any) -> bool:
+    value = x.value if isinstance(x, Constant) else x  # infinities and NaN are constants
+    return isinstance(value, (int, float, NumberProxy))
+
+
 class UnfitError(Exception):
     """A call that takes tensors is not what the call that takes numbers is."""
 
@@ -126,7 +136,7 @@ class Made:
     ) -> None:
         self.call, self.edit, self.name, self.known = call, edit, name, known
         self.calls: list[BoundSymbol] = []
-        self.tensors: dict[str, BoundSymbol] = {}
+        self.tensors: dict[tuple[str, Constant], BoundSymbol] = {}
 
     def add(self, out: Any, given: list[Any], named: dict[str, Any]) -> None:
         """Append the calls that make ``out`` of ``given`` and keywords ``named``.
@@ -147,10 +157,18 @@ class Made:
         if not isinstance(out, TensorProxy) or not out.shape or not _is_exact(tensors):
             raise UnfitError
         operator = self.name.partition(".")[0]
-        factor = self.tensor(named.pop("alpha", named.pop("value", 1)))
+        # A conversion raises the error of a kernel that refuses the number.
+        single = FLOAT32 if out.dtype.name == "float32" else FLOAT64
+        factor = self.tensor(named.pop("alpha", named.pop("value", 1)), single)
         if named:
             raise UnfitError
-        args = [self.tensor(x) for x in given]
+        # The operator of bounds that are tensors takes no other ones. Beside NaN, a bound may be
+        # any number.
+        known = operator == "clamp"
+        if known and any(isinstance(x, Constant) and x.value != x.value for x in given):
+            raise UnfitError
+        dtype = single if operator in REFUSING else FLOAT64
+        args = [self.tensor(x, dtype, known=known) for x in given]
         if operator in ("addcdiv", "addcmul"):
             # In this order, as in PyTorch's kernel.
             product = self.step("mul.Tensor", args[1], factor)
@@ -166,16 +184,17 @@ class Made:
             raise UnfitError
         return self.name, args
 
-    def tensor(self, x: Any) -> Any:
-        """``x``, or the tensor of a number that is not known yet."""
-        if not is_unknown(x):
+    def tensor(self, x: Any, dtype: Constant = FLOAT64, *, known: bool = False) -> Any:
+        """``x``, or the tensor of a number that is not known yet, or of any if ``known``."""
+        if not is_unknown(x) and not (known and _is_number(x)):
             return x
-        if x.name in self.known:
-            return self.known[x.name]
-        if x.name not in self.tensors:
-            made = self.edit.call("aten.scalar_tensor.default", x, dtype=FLOAT64)
-            self.tensors[x.name] = made
-        return self.tensors[x.name].outputs
+        name = x.name if isinstance(x, NumberProxy) else repr(x)
+        if name in self.known and dtype is FLOAT64:
+            return self.known[name]
+        if (name, dtype) not in self.tensors:
+            made = self.edit.call("aten.scalar_tensor.default", x, dtype=dtype)
+            self.tensors[name, dtype] = made
+        return self.tensors[name, dtype].outputs
 
     def step(self, name: str, *args: Any) -> Any:
         """The result of a call of ``name``, which is appended."""
