@@ -7,6 +7,7 @@ times eager's time for halves.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import torch
 if TYPE_CHECKING:
     from tj_inductor.arithmetic import Formula
 
-__all__ = ["MOVES"]
+__all__ = ["MOVES", "is_window"]
 
 aten = torch.ops.aten
 
@@ -39,7 +40,33 @@ def roll(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> An
 
 
 def nearest(x: torch.Tensor, output_size: Sequence[Any], *scales: float | None) -> Any:
-    """``x`` ``[n, c, *sizes]`` with each element repeated along all ``sizes``: `upsample_nearest`.
+    """Nearest interpolation of ``x`` ``[n, c, *sizes]``, with eager's rule for scales.
+
+    PyTorch's kernels ignore the scale of a dimension whose size stays or doubles, where they are
+    those for images (``nearest_idx`` in ATen/native/UpSample.h); Inductor's formula does not.
+    """
+    sizes = x.shape[2:]
+    # Where sizes alone are given, some callers leave out the scales.
+    given = [*scales, *[None] * (len(sizes) - len(scales))]
+    read = given
+    if _ignores_scales(x):
+        pairs = zip(given, output_size, sizes, strict=True)
+        read = [None if s is not None and out in (n, 2 * n) else s for s, out, n in pairs]
+    made = _repeated(x, output_size, read)
+    if made is not NotImplemented or all(s is t for s, t in zip(read, given, strict=True)):
+        return made
+    return UPSAMPLES[len(sizes) - 1](x, output_size, *read)
+
+
+def _ignores_scales(x: torch.Tensor) -> bool:
+    """Check for images, and for volumes in channels_last, which have the kernel for images."""
+    if x.device.type != "cpu" or x.dim() != 5:
+        return x.device.type == "cpu" and x.dim() == 4
+    return x.shape[1] > 3 and x.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+def _repeated(x: torch.Tensor, output_size: Sequence[Any], scales: Sequence[float | None]) -> Any:
+    """``x`` with each element repeated along all sizes.
 
     Eager multiplies a place by the quotient of the sizes in float32, which is exact for powers of
     two; for other quotients, scales and layouts: ``NotImplemented``.
@@ -52,12 +79,28 @@ def nearest(x: torch.Tensor, output_size: Sequence[Any], *scales: float | None) 
     factors = [out // size for out, size in zip(output_size, sizes, strict=True)]
     if any(factor & (factor - 1) for factor in factors):
         return NotImplemented
-    # Where sizes alone are given, some callers leave out the scales.
-    if any(s is not None and s != factor for s, factor in zip(scales, factors, strict=False)):
+    if any(s is not None and s != factor for s, factor in zip(scales, factors, strict=True)):
         return NotImplemented
     shape = [*x.shape[:2], *(n for size in sizes for n in (size, 1))]
     wide = [*x.shape[:2], *(n for pair in zip(sizes, factors, strict=True) for n in pair)]
     return x.view(shape).expand(wide).reshape([*x.shape[:2], *output_size])
+
+
+def is_window(size: int, out: int, scale: float | None) -> bool:
+    """Check that eager takes element ``o * size // out`` of ``size`` for each of ``out``.
+
+    So does Inductor's gradient; eager computes the place in float32, by ``scale`` if there is one.
+    """
+    if out in (size, 2 * size):
+        return True
+    factor = _single(1 / scale if scale else size / out)
+    places = (min(int(_single(o * factor)), size - 1) for o in range(out))
+    return all(place == o * size // out for o, place in enumerate(places))
+
+
+def _single(x: float) -> float:
+    """``x``, rounded to float32."""
+    return float(struct.unpack("f", struct.pack("f", x))[0])
 
 
 def masked(
@@ -81,10 +124,14 @@ def masked(
     return torch.where(mask, x + value if accumulate else value, x)
 
 
+UPSAMPLES = (
+    aten.upsample_nearest1d.default,
+    aten.upsample_nearest2d.default,
+    aten.upsample_nearest3d.default,
+)
+
 MOVES: dict[Any, Formula] = {
     aten.index_put.default: masked,
     aten.roll.default: roll,
-    aten.upsample_nearest1d.default: nearest,
-    aten.upsample_nearest2d.default: nearest,
-    aten.upsample_nearest3d.default: nearest,
+    **dict.fromkeys(UPSAMPLES, nearest),
 }

@@ -37,6 +37,7 @@ from tj_inductor.formulas import REPLACED
 from tj_inductor.joined.editing import ALONE
 from tj_inductor.loops import is_in_loops
 from tj_inductor.mixed import WITH_HALVES
+from tj_inductor.moves import is_window
 from tj_inductor.trials import FILLING, refusal
 
 __all__ = ["can_fuse", "convolves", "is_kernel", "needs", "operator_of"]
@@ -206,6 +207,30 @@ def _scatters(call: BoundSymbol) -> str | None:
     return "PyTorch's kernel is faster"
 
 
+def _ignores_scales(call: BoundSymbol) -> str | None:
+    """The reason why Inductor's nearest interpolation of symbolic sizes is another one, or None.
+
+    Eager ignores the scale of a size that stays or doubles, which it may by factors below 3.
+    """
+    symbols = any(isinstance(p, TensorProxy) and _has_symbols(p) for p in call.flat_args)
+    scales = (x for x in call.args[2:] if isinstance(x, float))
+    if symbols and any(1 < scale < 3 and scale != 2 for scale in scales):
+        return "PyTorch's kernel ignores the scales of sizes that stay or double"
+    return None
+
+
+def _sums_other_windows(call: BoundSymbol) -> str | None:
+    """The reason why Inductor's gradient of nearest interpolation is another one, or None.
+
+    It sums windows that follow from the sizes alone.
+    """
+    outs, sizes, *scales = call.args[1:]
+    scales = [*scales, None, None][:2]
+    if _symbolic(call) or all(map(is_window, sizes[2:], outs, scales)):
+        return _symbolic(call)
+    return "Inductor ignores the scales in its gradient"
+
+
 BATCH_NORM = Symbol.parse("aten.native_batch_norm.default")
 BATCH_NORM_BACKWARD = Symbol.parse("aten.native_batch_norm_backward.default")
 BAG_BACKWARD = Symbol.parse("aten._embedding_bag_backward.default")
@@ -233,6 +258,8 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "adaptive_max_pool2d": _symbolic,
     "max_pool2d_with_indices_backward": _scatters,
     **dict.fromkeys(NEAREST, _symbolic),
+    **dict.fromkeys(("upsample_nearest2d", "upsample_nearest3d"), _ignores_scales),
+    "upsample_nearest2d_backward": _sums_other_windows,
     **dict.fromkeys(PARTS, _writes_to_shared_memory),
     **dict.fromkeys(FILLING, _is_truth),
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _is_truth),
