@@ -22,6 +22,7 @@ from tj_inductor.adapter.features import is_lost, need, ready
 from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.names import EQUAL, FAST, LOW, STRIDES
 from tj_inductor.adapter.propagation import exact_propagation
+from tj_inductor.adapter.repairs import by_twos, copy_joined
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
 from tj_inductor.adapter.writes import read_before, write
@@ -49,6 +50,8 @@ def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.f
     round_constants(made.graph)  # outside of the mode: it computes elements
     if not is_lost(EQUAL):
         made.graph = _once(made.graph)
+    with mode:
+        by_twos(made.graph)
     made.recompile()
     return made
 
@@ -113,6 +116,7 @@ def compiled(
     same = in_one_place(output.args[0], written)
     write(graph, output, written)
     read_before(graph)
+    copy_joined(graph)
     graph.recompile()  # Inductor's cache knows a graph by its code
     context = TracingContext(mode)
     context.output_strides = []

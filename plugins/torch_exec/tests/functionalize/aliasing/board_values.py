@@ -127,6 +127,24 @@ def numbers_as_bytes(x):
     return torch.arange(300).to(torch.uint8).to(torch.int64) * x
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(4, 3)),))
+def part_that_is_written_later(x):
+    y = x * 2
+    joined = torch.cat([y, x + 1])
+    y.index_put_((torch.tensor([0, 1]),), x[:2], accumulate=True)
+    return joined, y.sum()
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(1, 1, 2, 2)),))
+def images_whose_size_stays(x):
+    return F.interpolate(x, scale_factor=1.3) * 2
+
+
+@known("Inductor, found here", kind="leaf", layouts=(lambda new: new.scene(new(1, 1, 4, 4)),))
+def gradient_of_a_scaled_image(x):
+    return F.interpolate(x * 2, scale_factor=3.1).sin()
+
+
 @known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
 def index_before_the_first(x):
     return x.index_copy(0, torch.tensor([-1]), x[:1]).sin()
