@@ -231,6 +231,22 @@ def _sums_other_windows(call: BoundSymbol) -> str | None:
     return "Inductor ignores the scales in its gradient"
 
 
+def _warns(call: BoundSymbol) -> str | None:
+    """The reason why PyTorch's kernel of a variance warns in each run of ``call``, or None.
+
+    It has no degree of freedom: no more elements than the correction. A symbol is two at least.
+    """
+    x, given = call.args[0], dict(call.kwargs)
+    dims = call.args[1] if len(call.args) > 1 else given.get("dim")
+    correction = given.get("correction", 1)
+    correction = 1 if correction is None else correction
+    if not isinstance(x, TensorProxy) or not isinstance(correction, int | float):
+        return "its correction is known in each run only"
+    sizes = [x.shape[dim] for dim in dims] if dims else x.shape
+    least = math.prod(2 if isinstance(n, SymDim) else n for n in sizes)
+    return "PyTorch's kernel warns of its degrees of freedom" if least <= correction else None
+
+
 BATCH_NORM = Symbol.parse("aten.native_batch_norm.default")
 BATCH_NORM_BACKWARD = Symbol.parse("aten.native_batch_norm_backward.default")
 BAG_BACKWARD = Symbol.parse("aten._embedding_bag_backward.default")
@@ -260,6 +276,7 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     **dict.fromkeys(NEAREST, _symbolic),
     **dict.fromkeys(("upsample_nearest2d", "upsample_nearest3d"), _ignores_scales),
     "upsample_nearest2d_backward": _sums_other_windows,
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean"), _warns),
     **dict.fromkeys(PARTS, _writes_to_shared_memory),
     **dict.fromkeys(FILLING, _is_truth),
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _is_truth),
