@@ -7,7 +7,6 @@ from typing import Any
 
 from tj_torch.runtime.checks import check_index
 from tj_torch.runtime.counters import bump_version, bump_versions, set_version, versioned
-from tj_torch.runtime.float64s import float64s
 from tj_torch.runtime.func_levels import transformed
 from tj_torch.runtime.function import autograd_function, check_reads
 from tj_torch.runtime.functional import (
@@ -19,6 +18,7 @@ from tj_torch.runtime.functional import (
     write_back,
 )
 from tj_torch.runtime.joined import EARLIER, joined
+from tj_torch.runtime.packed_floats import float32s, float64s
 from tj_torch.runtime.subclasses import flatten, unflatten
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "copy_all",
     "copy_back",
     "flatten",
+    "float32s",
     "float64s",
     "invoke",
     "joined",

@@ -47,6 +47,7 @@ FUNCTIONAL = (
     "builtins.getattr",
     "builtins.getattr.inverse",
     "tj.copied_back",
+    "tj.float32s",
     "tj.float64s",
     "tj.joined",
     "tj.versioned",

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import REFUSES, BoundSymbol, Effects, Refuses, RuleTable, Symbol, TensorProxy
+from tj_core.extend import (
+    REFUSES,
+    BoundSymbol,
+    Effects,
+    NumberProxy,
+    Refuses,
+    RuleTable,
+    Symbol,
+    TensorProxy,
+)
 
 from tj_torch.ops.naming.resolve import resolve
 
@@ -55,6 +64,8 @@ def rules() -> RuleTable[Refuses]:
 
 def _refusals(call: BoundSymbol) -> Sequence[BoundSymbol] | None:
     name = call.symbol.path.partition(".")[0]
+    if name == "scalar_tensor" and _may_be_too_large(call):
+        return None
     if name in NEVER or _is_pointwise(call, name):
         return ()
     if name in ALONG:
@@ -68,6 +79,13 @@ def _refusals(call: BoundSymbol) -> Sequence[BoundSymbol] | None:
         pairs = [(index, _size(x, dim)) for dim, index in enumerate(indices) if index is not None]
         return _checks(pairs, True)
     return None
+
+
+def _may_be_too_large(call: BoundSymbol) -> bool:
+    """Test for a float of each call in a data type that does not hold all floats."""
+    unknown = any(isinstance(p, NumberProxy) and p.kind == "float" for p in call.flat_args)
+    made = call.outputs
+    return unknown and isinstance(made, TensorProxy) and made.dtype.name != "float64"
 
 
 def _is_pointwise(call: BoundSymbol, name: str) -> bool:
