@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import sympy
 import torch
 
 from tj_inductor.adapter.features import is_lost
@@ -29,8 +30,8 @@ LARGEST = 1 << 30
 CONVERSIONS = frozenset({"constant", "identity", "index_expr", "to_dtype", "value_expr"})
 """Functions that make a float of a whole number; others may make -0.0, which no integer is."""
 
-_lock = threading.Lock()
 # The methods that are replaced are those of a class: what is counted are blocks of all threads.
+_lock = threading.Lock()
 _blocks: list[Callable[..., Any]] = []
 
 
@@ -97,7 +98,7 @@ def _bounds(handler: Any, expr: Any) -> Any:
 
     known = dict(handler.var_to_range)
     for symbol, size in handler.indirect_var_ranges.items():
-        known[symbol] = ValueRanges(0, bound_sympy(size, known).upper - 1)
+        known[symbol] = ValueRanges(0, bound_sympy(sympy.sympify(size), known).upper - 1)
     bounded = {
         symbol: ValueRanges(r.lower, min(r.upper, LARGEST)) if symbol in expr.free_symbols else r
         for symbol, r in known.items()

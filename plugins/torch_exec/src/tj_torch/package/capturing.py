@@ -93,7 +93,7 @@ def _is_as_before(variable: Any, effects: Any) -> bool:
     if not effects.is_modified(variable):
         return True
     pending = effects.store_attr_mutations.get(variable)
-    owner = getattr(variable, "value", None)
+    owner = getattr(variable, "value", None) if pending else None  # a list has none
     if not pending or not hasattr(owner, "__dict__"):
         return False
     return all(_is_constant(new, vars(owner).get(name, pending)) for name, new in pending.items())
