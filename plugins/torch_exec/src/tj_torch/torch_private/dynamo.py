@@ -98,6 +98,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "lists and sets",
             "ends of objects",
             "growing lists",
+            "regions captured once",
         ),
     },
     "torch._dynamo.source": {
