@@ -224,6 +224,11 @@ class Executor:
         inner = call.body.calls if call.body is not None else ()
         return bool(inner) and all(map(self.fuses, inner))
 
+    def claimed(self, call: BoundSymbol) -> bool:
+        """Decide if the executor claims ``call``."""
+        rule = self.claim(call)
+        return rule is not None and ask(self.owner, rule.value.check, call) is None
+
     def cost(self, call: BoundSymbol) -> float | None:
         """Estimated seconds to run ``call`` again; None if the executor has no estimate."""
         cost = self.fusion.cost if self.fusion is not None else None

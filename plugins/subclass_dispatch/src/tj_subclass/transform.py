@@ -24,7 +24,6 @@ from tj_core.extend import (
     Trace,
     TraceEditor,
     Transform,
-    ask,
     bind_outputs,
     can_inline,
     dce,
@@ -221,5 +220,4 @@ class _Lowering:
         if call.executor is not None:
             return True
         # The fallback claims every call, whatever it is on.
-        rules = ((e, e.claim(call)) for e in self.context.executors if not e.fallback)
-        return any(rule and ask(e.owner, rule.value.check, call) is None for e, rule in rules)
+        return any(e.claimed(call) for e in self.context.executors if not e.fallback)

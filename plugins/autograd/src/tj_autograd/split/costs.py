@@ -10,7 +10,6 @@ from tj_core.extend import (
     Executor,
     PassContext,
     RuleTable,
-    ask,
     makes_views,
 )
 from tj_core.internal import state_keepers
@@ -122,7 +121,7 @@ class Costs:
         return call.body is not None and any(map(self.keeps_state, call.body.calls))
 
     def _first(self, call: BoundSymbol) -> Executor | None:
-        asked = (e for e in self.executors if self._fused_by(e, call) or _claims(e, call))
+        asked = (e for e in self.executors if self._fused_by(e, call) or e.claimed(call))
         return next(asked, None)
 
 
@@ -138,11 +137,6 @@ def _reduces(call: BoundSymbol) -> bool:
         return False
     read = max((byte_size(p) for p in call.flat_args), default=0)
     return sum(map(byte_size, call.flat_outs)) * SMALLER <= read
-
-
-def _claims(executor: Executor, call: BoundSymbol) -> bool:
-    rule = executor.claim(call)
-    return rule is not None and ask(executor.owner, rule.value.check, call) is None
 
 
 def estimate(call: BoundSymbol) -> float:

@@ -14,7 +14,6 @@ from tj_core.extend import (
     Decline,
     TensorProxy,
     Trace,
-    ask,
     detached,
     makes_views,
     requires_grad,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from tj_core.extend import BoundSymbol, Executor, Proxy
 
-__all__ = ["is_claimed", "with_parameters"]
+__all__ = ["with_parameters"]
 
 
 def with_parameters(trace: Trace, executors: Sequence[Executor]) -> Trace | Decline:
@@ -74,7 +73,7 @@ def _is_fused_in_place(trace: Trace, executors: Sequence[Executor]) -> bool:
         len(calls) > 1
         and all(call.context.get("grad") is False for call in trace.calls)
         # The gradient of a table has few rows: a new table would be made and copied.
-        and all(map(_is_strided, trace.inputs))
+        and all(p.layout == "strided" for p in trace.inputs if isinstance(p, TensorProxy))
         and any(_overwrites(executor, tensors) for executor in executors)
         and all(
             _overwrites(executor, tensors)
@@ -93,19 +92,9 @@ def _overwrites(executor: Executor, tensors: Iterable[TensorProxy]) -> bool:
 
 
 def _taking(executors: Iterable[Executor], call: BoundSymbol) -> Executor | None:
-    """The first executor that claims ``call``, other than a fallback; None if none does yet.
+    """The first executor, no fallback, that fuses or claims ``call``; None if none does yet.
 
     A number that is known in each call only is made a tensor later.
     """
-    found = (e for e in executors if not e.fallback and is_claimed(e, call))
+    found = (e for e in executors if not e.fallback and (e.fuses(call) or e.claimed(call)))
     return next(found, None)
-
-
-def _is_strided(p: Proxy) -> bool:
-    return not isinstance(p, TensorProxy) or p.layout == "strided"
-
-
-def is_claimed(executor: Executor, call: BoundSymbol) -> bool:
-    """Test for a ``call`` that ``executor`` claims."""
-    rule = executor.claim(call)
-    return rule is not None and ask(executor.owner, rule.value.check, call) is None

@@ -21,7 +21,7 @@ from tj_torch.functionalize.epilogue import with_epilogue
 from tj_torch.functionalize.functionalize import OVERWRITTEN, functionalize
 from tj_torch.functionalize.internal_views import with_roots
 from tj_torch.functionalize.objects import Unsuitable
-from tj_torch.functionalize.parameters import is_claimed, with_parameters
+from tj_torch.functionalize.parameters import with_parameters
 from tj_torch.ops.expansion.kinds import TENSOR_KINDS, Kinds
 
 __all__ = ["When", "functional"]
@@ -94,4 +94,4 @@ def _refused(trace: Trace) -> Decline | None:
 
 def _claimed(context: PassContext, call: BoundSymbol) -> bool:
     """Test for a ``call`` that an executor claims."""
-    return any(is_claimed(executor, call) for executor in context.executors)
+    return any(executor.claimed(call) for executor in context.executors)
