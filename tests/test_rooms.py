@@ -50,10 +50,10 @@ ROOMS = {
         "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
-        "options", "arithmetic", "mixed", "sums", "moves", "bags", "activations", "norms",
-        "formulas", "texts", "thrown", "elementary", "loads", "constants", "loops", "adapter",
-        "kernels", "trials", "joined", "operators", "numbers", "packed", "lists", "alone",
-        "decompositions", "graph",
+        "options", "opening", "arithmetic", "mixed", "sums", "moves", "bags", "activations",
+        "norms", "formulas", "texts", "thrown", "elementary", "loads", "constants", "loops",
+        "adapter", "kernels", "trials", "joined", "operators", "numbers", "packed", "lists",
+        "alone", "decompositions", "graph",
         "lowering", "variants", "compiler", "packaging", "executor", "probes", "doctor", "plugin",
     ),
     "tj_onednn": (

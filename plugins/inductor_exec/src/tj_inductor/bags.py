@@ -22,6 +22,8 @@ from tj_core.extend import (
     leaves,
 )
 
+from tj_inductor.opening import opened
+
 __all__ = ["bag_backward", "why_not_by_rows", "with_ends"]
 
 aten = torch.ops.aten
@@ -94,9 +96,7 @@ def with_ends() -> Transform:
 def _with_ends(trace: Trace, context: PassContext) -> Trace:
     if trace.stage < Stage.SPLIT or not any(map(_has_bags, trace.calls)):
         return trace
-    opened = RuleTable[Any]("open")
-    opened.set("*", _open)
-    trace = context.rewrite(trace, opened, into_bodies=False, into_subprograms=False)
+    trace = opened(trace, context, _is_around_bags)
     read = {p.name for call in trace.calls for p in call.flat_args}
     read.update(p.name for p in leaves(trace.outputs) if isinstance(p, Proxy))
     made = {p.name: c for c in trace.calls if c.symbol.qualname == RANGE for p in c.flat_outs}
@@ -111,9 +111,8 @@ def _has_bags(call: BoundSymbol) -> bool:
     return call.symbol.qualname in BAGS or any(map(_has_bags, inner))
 
 
-def _open(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
-    inside = call.symbol.qualname not in BAGS and _has_bags(call)
-    return edit.inline() if inside and edit.can_inline() else None
+def _is_around_bags(call: BoundSymbol) -> bool:
+    return call.symbol.qualname not in BAGS and _has_bags(call)
 
 
 def _ended(

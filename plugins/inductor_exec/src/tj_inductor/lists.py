@@ -26,6 +26,7 @@ from tj_core.extend import (
 )
 
 from tj_inductor.numbers import Made, UnfitError, is_unknown, tensors_of
+from tj_inductor.opening import opened
 
 __all__ = ["separating"]
 
@@ -63,9 +64,7 @@ def separating() -> Transform:
 def _separated(trace: Trace, context: PassContext) -> Trace:
     if trace.stage < Stage.SPLIT or not any(map(_on_lists, trace.calls)):
         return trace
-    opened = RuleTable[Any]("open")
-    opened.set("*", _open)
-    trace = context.rewrite(trace, opened, into_bodies=False, into_subprograms=False)
+    trace = opened(trace, context, _holds_lists)
     made_of: set[str] = set()
     known = tensors_of(trace)
 
@@ -81,10 +80,6 @@ def _separated(trace: Trace, context: PassContext) -> Trace:
         rules.set(f"{PREFIX}{name}", rule)
     trace = context.rewrite(trace, rules, into_bodies=False, into_subprograms=False)
     return _in_chains(trace, made_of, context) if made_of else trace
-
-
-def _open(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
-    return edit.inline() if _holds_lists(call) and edit.can_inline() else None
 
 
 def _in_chains(trace: Trace, moved: Collection[str], context: PassContext) -> Trace:

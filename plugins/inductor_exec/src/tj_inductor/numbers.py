@@ -24,6 +24,7 @@ from tj_core.extend import (
     Transform,
 )
 
+from tj_inductor.opening import opened
 from tj_inductor.operators import can_fuse
 
 __all__ = ["Made", "UnfitError", "as_tensors", "tensors_of"]
@@ -60,12 +61,8 @@ def as_tensors() -> Transform:
 def _with_tensors(trace: Trace, context: PassContext) -> Trace:
     if trace.stage < Stage.SPLIT or not any(map(_takes_unknown, trace.calls)):
         return trace
+    trace = opened(trace, context, _is_around_form)
     known = tensors_of(trace)
-
-    def opened(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
-        inner = call.body.calls if call.body is not None else ()
-        fitting = len(inner) == 1 and _form(inner[0]) is not None and _takes_unknown(inner[0])
-        return edit.inline() if fitting and edit.can_inline() else None
 
     def rule(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
         form = _form(call)
@@ -78,11 +75,15 @@ def _with_tensors(trace: Trace, context: PassContext) -> Trace:
             return None
         return Replacement((*made.tensors.values(), *made.calls))
 
-    for each in (opened, rule):
-        rules: RuleTable[Any] = RuleTable("inductor-numbers")
-        rules.set("*", each)
-        trace = context.rewrite(trace, rules, into_bodies=False, into_subprograms=False)
-    return trace
+    rules: RuleTable[Any] = RuleTable("inductor-numbers")
+    rules.set("*", rule)
+    return context.rewrite(trace, rules, into_bodies=False, into_subprograms=False)
+
+
+def _is_around_form(call: BoundSymbol) -> bool:
+    """Test for a call whose body is one of `FORMS` alone, with a number that is not known."""
+    inner = call.body.calls if call.body is not None else ()
+    return len(inner) == 1 and _form(inner[0]) is not None and _takes_unknown(inner[0])
 
 
 def tensors_of(trace: Trace) -> dict[str, TensorProxy]:

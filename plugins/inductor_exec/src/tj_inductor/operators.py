@@ -226,8 +226,8 @@ def _sums_other_windows(call: BoundSymbol) -> str | None:
     """
     outs, sizes, *scales = call.args[1:]
     scales = [*scales, None, None][:2]
-    if _symbolic(call) or all(map(is_window, sizes[2:], outs, scales)):
-        return _symbolic(call)
+    if (reason := _symbolic(call)) or all(map(is_window, sizes[2:], outs, scales)):
+        return reason
     return "Inductor ignores the scales in its gradient"
 
 

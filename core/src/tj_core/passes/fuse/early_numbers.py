@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tj_core.analysis.liveness import live_calls
 from tj_core.ir.proxy import NumberProxy, TensorProxy
 from tj_core.passes.fuse.groups import is_barrier
 
@@ -25,57 +26,38 @@ def numbers_first(calls: Sequence[BoundSymbol]) -> list[BoundSymbol]:
     Numbers that depend on tensors with dimensions stay where they are. No call passes a call that
     writes or is a side effect, but for checks of numbers, which keep their order among each other.
     """
-    makers = {p.name: i for i, call in enumerate(calls) for p in call.flat_outs}
-    cheap: set[int] = set()
-    first: set[int] = set()
+    late: set[str] = set()
+    wanted: set[int] = set()
     for i, call in enumerate(calls):
         check = _checks_numbers(call)
         if is_barrier(call) and not check:
             break
-        known = all(makers[p.name] in cheap for p in call.flat_args if p.name in makers)
-        if not (known and all(map(_is_single, (*call.flat_args, *call.flat_outs)))):
-            if check:  # later checks must not pass it
-                break
-            continue
-        if not (check or call.effects.removable):
-            continue
-        cheap.add(i)
-        if check or _makes_numbers(call):
-            first |= _needed(i, calls, makers, first)
+        values = (*call.flat_args, *call.flat_outs)
+        single = all(_is_single(p) and p.name not in late for p in values)
+        if single and check:
+            wanted.add(i)
+        elif check:  # later checks must not pass it
+            break
+        elif not (single and call.effects.removable):
+            late.update(p.name for p in call.flat_outs)
+        elif _makes_numbers(call):
+            wanted.add(i)
+    first = live_calls(calls, (), lambda i, _: i in wanted)
     if not first:
         return list(calls)
     # Checks let nothing pass: what is computed on tensors comes before them, as one group.
-    tensors = _on_tensors(sorted(first), calls, makers)
-    order = sorted(first, key=lambda i: (i not in tensors, i))
-    rest = (call for i, call in enumerate(calls) if i not in first)
-    return [*(calls[i] for i in order), *rest]
-
-
-def _on_tensors(
-    places: Sequence[int], calls: Sequence[BoundSymbol], makers: dict[str, int]
-) -> set[int]:
-    """The places of calls that make tensors, and need no numbers that others of them make."""
-    found: set[int] = set()
-    for i in places:
-        needed = (makers[p.name] for p in calls[i].flat_args if p.name in makers)
-        makes = bool(calls[i].flat_outs) and not _makes_numbers(calls[i])
-        if makes and found.issuperset(needed):
-            found.add(i)
-    return found
-
-
-def _needed(
-    place: int, calls: Sequence[BoundSymbol], makers: dict[str, int], known: set[int]
-) -> set[int]:
-    """``place``, and the places of the calls that it needs, but for those ``known``."""
-    found: set[int] = set()
-    waiting = [place]
-    while waiting:
-        i = waiting.pop()
-        if i not in known and i not in found:
-            found.add(i)
-            waiting += [makers[p.name] for p in calls[i].flat_args if p.name in makers]
-    return found
+    tensors: list[BoundSymbol] = []
+    numbers: list[BoundSymbol] = []
+    read: set[str] = set()
+    for call in (calls[i] for i in first):
+        after = not call.flat_outs or _makes_numbers(call)
+        if after or any(p.name in read for p in call.flat_args):
+            read.update(p.name for p in call.flat_outs)
+            numbers.append(call)
+        else:
+            tensors.append(call)
+    moved = set(first)
+    return [*tensors, *numbers, *(call for i, call in enumerate(calls) if i not in moved)]
 
 
 def _is_single(p: Any) -> bool:

@@ -13,6 +13,8 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tj_core.extend import contiguous_strides
+
 __all__ = ["returning", "with_new_results"]
 
 Run = Callable[[list[Any]], Sequence[Any]]
@@ -39,19 +41,10 @@ def with_new_results(source: str) -> str:
 
 def _returned(found: re.Match[str]) -> str:
     sizes, strides = (ast.literal_eval(found[name]) for name in ("sizes", "strides"))
-    if strides != _contiguous(sizes):
+    if strides != contiguous_strides(sizes):
         return found[0]
     call = found["call"].replace(", alpha=1, beta=1", "")
     return f"{found['comments']}{found['indent']}{found['name']} = extern_kernels.{call})"
-
-
-def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a new contiguous tensor."""
-    found, step = [], 1
-    for n in reversed(sizes):
-        found.append(step)
-        step *= max(n, 1)
-    return tuple(reversed(found))
 
 
 def returning(called: Run, source: str) -> tuple[Run, str]:

@@ -7,11 +7,8 @@ from typing import Any
 
 import torch
 
-from tj_inductor.adapter.calls import extern_call
 from tj_inductor.adapter.copies import copied, value_of
-from tj_inductor.adapter.features import need
-from tj_inductor.adapter.names import READS
-from tj_inductor.adapter.writes import WRITES
+from tj_inductor.adapter.writes import WRITES, cloned
 
 __all__ = ["by_twos", "copy_joined"]
 
@@ -54,14 +51,6 @@ def copy_joined(graph: torch.fx.GraphModule) -> None:
             if written.op != "placeholder":
                 later.add(value_of(written))
         elif node.target is torch.ops.aten.cat.default:
-            parts = [_cloned(x, node) if value_of(copied(x)) in later else x for x in node.args[0]]
+            with graph.graph.inserting_before(node):
+                parts = [cloned(x) if value_of(copied(x)) in later else x for x in node.args[0]]
             node.args = (parts, *node.args[1:])
-
-
-def _cloned(x: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node:
-    """A copy of ``x`` for ``reader`` that Inductor does not remove."""
-    need([READS])
-    with reader.graph.inserting_before(reader):
-        made = reader.graph.call_function(extern_call(torch.ops.aten.clone.default), (x,))
-    made.meta["val"] = x.meta["val"].clone()
-    return made

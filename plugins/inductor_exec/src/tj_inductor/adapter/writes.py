@@ -14,7 +14,7 @@ from tj_inductor.adapter.features import need
 from tj_inductor.adapter.names import READS
 from tj_inductor.formulas import existing
 
-__all__ = ["read_before", "write"]
+__all__ = ["WRITES", "cloned", "read_before", "write"]
 
 
 def write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[int, int]) -> None:
@@ -30,7 +30,7 @@ def write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[i
         old = value_of(copied(found[i]))
         if old in targets and old is not inputs[place]:
             with graph.graph.inserting_before(output):
-                found[i] = _cloned(found[i])
+                found[i] = cloned(found[i])
     for i, place in written.items():
         with graph.graph.inserting_before(output):
             copy = graph.graph.call_function(
@@ -75,12 +75,12 @@ def read_before(graph: torch.fx.GraphModule) -> None:
         with graph.graph.inserting_before(node):
 
             def before(x: torch.fx.Node, write: torch.fx.Node = node) -> torch.fx.Node:
-                return _cloned(x) if _is_read_late(x, write) else x
+                return cloned(x) if _is_read_late(x, write) else x
 
             def known(index: torch.fx.Node, written: torch.fx.Node = written) -> torch.fx.Node:
                 # A mask becomes `where`, or a kernel of PyTorch's.
                 mask = index.meta["val"].dtype in (torch.bool, torch.uint8)
-                return _cloned(index) if not mask and _depends(index, written) else index
+                return cloned(index) if not mask and _depends(index, written) else index
 
             first, second, *others = node.args
             second = torch.fx.node.map_arg(second, known if node.target in PUTS else before)
@@ -110,7 +110,7 @@ def _separate(node: torch.fx.Node) -> None:
         return
     if _may_overlap(first.meta["val"]):
         with node.graph.inserting_before(node):
-            node.args = (_cloned(first), *node.args[1:])
+            node.args = (cloned(first), *node.args[1:])
 
 
 def _may_overlap(value: torch.Tensor) -> bool:
@@ -126,7 +126,7 @@ def _hint(size: int | torch.SymInt) -> int:
     return max(2, int(size.node.hint)) if size.node.hint is not None else 2
 
 
-def _cloned(argument: torch.fx.Node) -> torch.fx.Node:
+def cloned(argument: torch.fx.Node) -> torch.fx.Node:
     """A copy that Inductor makes where it stands in the graph."""
     need([READS])
     made = argument.graph.call_function(extern_call(torch.ops.aten.clone.default), (argument,))
