@@ -29,6 +29,32 @@ def test_levels_are_left_when_a_program_raises() -> None:
     assert_equal(jitted(X, torch.tensor([0, 1])), f(X, torch.tensor([0, 1])))
 
 
+FORWARD = {
+    "a number": lambda x, i: torch.func.jvp(lambda y: y[i] * y.sum().item(), (x,), (x.cos(),)),
+    "a shape": lambda x, i: torch.func.jvp(lambda y: y.nonzero() * y[i].sum(), (x,), (x,)),
+    "a jacobian": lambda x, i: torch.func.jacfwd(lambda y: y[i] * y.sum().item())(x),
+    "a hessian": lambda x, i: torch.func.hessian(lambda y: (y[i] ** 2).sum() * y.sum().item())(x),
+}
+
+
+@pytest.mark.usefixtures("lenient")
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_mode_that_depends_on_data(name: str) -> None:
+    """PyTorch has one level of forward-mode AD per process, which a failed attempt must leave."""
+    f = FORWARD[name]
+    jitted = tj.jit(f)
+    for x, i in (X, 1), (X[:2] * 3, 0), (X + 1, 2), (X, 9), (X, 1):
+        index = torch.tensor(i)
+        if i == 9:
+            with pytest.raises(IndexError):
+                jitted(x, index)
+        else:
+            assert_equal(jitted(x, index), f(x, index))
+        with torch.autograd.forward_ad.dual_level():  # raises if there is one
+            pass
+
+
 def test_calls_after_a_level_are_known_again() -> None:
     def f(x):
         value, pullback = torch.func.vjp(torch.sin, x)

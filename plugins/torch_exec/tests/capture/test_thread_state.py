@@ -104,6 +104,18 @@ def test_each_part_is_set_back(name: str, raises: bool) -> None:
     assert name in seen[0]
 
 
+@pytest.mark.leaves_changed("level of forward-mode AD")
+def test_a_level_that_only_operators_see_is_left() -> None:
+    """Captured programs enter levels of forward-mode AD below its Python module."""
+    before = thread_state.snapshot()
+    with thread_state.kept():
+        torch._C._enter_dual_level()
+        assert thread_state.changes(before) == ("level of forward-mode AD",)
+    with torch.autograd.forward_ad.dual_level():
+        pass
+    assert thread_state.changes(before) == ()
+
+
 def test_every_part_is_changed_by_a_test() -> None:
     unset = {"inference mode"}  # which only a context manager sets, and it sets it back
     names = {fact.name for fact in thread_state.FACTS} | {thread_state.KEYS}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.autograd import forward_ad
-
 from tj_torch.torch_private.runtime import (
     allow_saved_tensors_hooks,
     disabled_hooks_message,
-    forward_level,
+    entered_dual_level,
+    leave_dual_levels,
     leave_levels,
     let_writes_change_requires_grad,
     level_depth,
@@ -29,15 +28,14 @@ def transformed(body: Callable[..., Any], /, *args: Any) -> Any:
     error propagates.
     """
     depth = level_depth()
-    dual = forward_level()
+    dual = entered_dual_level()
     forward = takes_forward_gradients()
     allowed = writes_may_change_requires_grad()
     message = disabled_hooks_message()
     try:
         return body(*args)
     except BaseException:
-        while forward_level() > dual:
-            forward_ad.exit_dual_level()
+        leave_dual_levels(dual)
         leave_levels(depth)
         let_writes_change_requires_grad(allowed)
         set_forward_gradients(forward)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from tj_torch.runtime.beside import is_beside
 from tj_torch.runtime.modes import without_modes
@@ -26,8 +25,9 @@ from tj_torch.torch_private.runtime import (
     disabled_hooks_message,
     dispatch_keys,
     dispatch_mode_stack,
-    forward_level,
+    entered_dual_level,
     function_mode_stack,
+    leave_dual_levels,
     leave_levels,
     let_writes_change_requires_grad,
     level_depth,
@@ -122,11 +122,6 @@ def _set_numpy_state(found: Any) -> None:
         sys.modules["numpy.random"].set_state((name, words, *rest))
 
 
-def _leave_dual_levels(level: int) -> None:
-    while forward_level() > level:
-        forward_ad.exit_dual_level()
-
-
 def _nothing(found: Any) -> None:
     """Restore nothing: observers learn of the change, but no caller can undo it."""
 
@@ -141,7 +136,7 @@ def _restore_filters(found: list[Any]) -> None:
 
 FACTS = (
     Fact("levels of torch.func", level_depth, leave_levels),
-    Fact("level of forward-mode AD", forward_level, _leave_dual_levels),
+    Fact("level of forward-mode AD", entered_dual_level, leave_dual_levels, shared=True),
     Fact("dispatch modes", dispatch_mode_stack, set_dispatch_mode_stack),
     Fact("function modes", function_mode_stack, set_function_mode_stack),
     Fact("grad mode", torch.is_grad_enabled, set_gradients),

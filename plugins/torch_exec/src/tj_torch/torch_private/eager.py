@@ -92,6 +92,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "_dispatch_tls_local_include_set": ("read the state of the dispatcher", THREADS),
         "_get_cudnn_deterministic": ("guard which kernels run", FLAGS),
         "_get_cudnn_enabled": ("guard which kernels run", FLAGS),
+        "_enter_dual_level": ("read the level of forward-mode AD", THREADS),
+        "_exit_dual_level": ("leave levels of forward-mode AD", THREADS),
         "_get_float32_matmul_precision": ("guard which kernels run", FLAGS),
         "_get_mkldnn_enabled": ("guard which kernels run", FLAGS),
         "_get_tracing_state": ("see that torch.jit traces", MODES),

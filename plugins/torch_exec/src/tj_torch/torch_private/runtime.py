@@ -19,6 +19,8 @@ from tj_torch.torch_private.eager import (
     _dispatch_tls_is_dispatch_key_excluded,
     _dispatch_tls_local_exclude_set,
     _dispatch_tls_local_include_set,
+    _enter_dual_level,
+    _exit_dual_level,
     _func_decrement_nesting,
     _get_current_graph_task_keep_graph,
     _grad_decrement_nesting,
@@ -106,6 +108,7 @@ __all__ = [
     "engine_gradients",
     "enter_autocast",
     "enter_inference_mode",
+    "entered_dual_level",
     "exit_autocast",
     "exit_inference_mode",
     "forward_level",
@@ -114,6 +117,7 @@ __all__ = [
     "has_kernel",
     "is_executed",
     "key_set",
+    "leave_dual_levels",
     "leave_levels",
     "let_writes_change_requires_grad",
     "level_depth",
@@ -208,6 +212,27 @@ def outside_levels() -> Iterator[None]:
 def forward_level() -> int:
     """The level of forward-mode AD that is entered; negative outside."""
     return forward_ad._current_level
+
+
+def entered_dual_level() -> int:
+    """The level of forward-mode AD that operators see; negative outside.
+
+    Captured programs enter it below `torch.autograd.forward_ad`, which counts its own alone.
+    """
+    try:
+        level: int = _enter_dual_level()
+    except RuntimeError:  # PyTorch has one level, which is entered
+        return 0
+    _exit_dual_level(level=level)
+    return level - 1
+
+
+def leave_dual_levels(level: int) -> None:
+    """Leave levels of forward-mode AD that were entered after ``level``."""
+    while forward_level() > level:
+        forward_ad.exit_dual_level()
+    while (entered := entered_dual_level()) > level:
+        _exit_dual_level(level=entered)
 
 
 # ---------------------------------------------------------------------------- operators
