@@ -259,6 +259,7 @@ NEAR = {"nn.functional.layer_norm": {"rtol": 1.3e-6, "atol": 5e-5}}
 def test_operations_with_a_number(installed: Any, op: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of deprecated operations, and of arguments in eager
+        warnings.filterwarnings("error", ".*failed on region", tj.TjWarning)
         for tensors, f, number in with_number(op):
             torch.compiler.reset()
             jitted = installed(f)
@@ -270,6 +271,30 @@ def test_operations_with_a_number(installed: Any, op: Any) -> None:
                 torch.manual_seed(0)
                 got, near = outcome(jitted, tensors, a), NEAR.get(full_name(op), {})
                 assert_same(got, expected, f"{a!r} for {number!r}", **near)
+
+
+INTEGERS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "put at places": lambda x, n: x.sin().scatter(0, torch.tensor([[0, 1]]), n) * 2,
+    "put into bytes": lambda x, n: (x * 3).to(torch.int8).scatter(0, torch.tensor([[0]]), n) + 1,
+    "a divisor": lambda x, n: torch.nn.functional.celu(x.sin(), n) * 2,
+    "a bound": lambda x, n: torch.nn.functional.smooth_l1_loss(x.sin(), x * 2, beta=n) * 2,
+}
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_that_kernels_refuse(installed: Any, name: str, gradients: bool) -> None:
+    """Each is a symbol when it comes to have a value that eager refuses."""
+    x = torch.linspace(-1, 1, 12).reshape(4, 3).requires_grad_(gradients)
+
+    def f(tensors: Any, n: int) -> torch.Tensor:
+        return INTEGERS[name](tensors[0], n)
+
+    jitted = installed(f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tj.TjWarning)
+        for n in (2, 1, 0, 3, -1, 1000):
+            assert_same(outcome(jitted, [x], n), outcome(f, [x], n), f"{name}: {n}")
 
 
 @pytest.mark.slow

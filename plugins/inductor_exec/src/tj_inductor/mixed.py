@@ -253,6 +253,14 @@ def sums_at_places(operator: Any) -> Formula:
     return changed
 
 
+def filled_at_places(x: torch.Tensor, dim: int, index: torch.Tensor, number: Any) -> Any:
+    """A scatter of a tensor if ``number`` is a symbol, which Inductor's kernel does not take."""
+    if not isinstance(number, torch.SymInt):
+        return NotImplemented
+    source = torch.full(index.shape, number, dtype=x.dtype, device=x.device)
+    return aten.scatter.src(x, dim, index, source)
+
+
 def scalar_tensor(number: Any, *, dtype: torch.dtype | None = None, **more: Any) -> Any:
     """A tensor of the default data type where none is given: Inductor's has that of the number."""
     if dtype is not None or isinstance(number, complex):
@@ -291,11 +299,14 @@ OF_SMALL: dict[Any, Formula] = {
 }  # fmt: skip
 
 AT_PLACES: dict[Any, Formula] = {
-    operator: sums_at_places(operator)
-    for operator in (
-        aten.scatter_add.default, aten.scatter.reduce, aten.scatter.value_reduce,
-        aten.scatter_reduce.two,
-    )
+    aten.scatter.value: filled_at_places,
+    **{
+        operator: sums_at_places(operator)
+        for operator in (
+            aten.scatter_add.default, aten.scatter.reduce, aten.scatter.value_reduce,
+            aten.scatter_reduce.two,
+        )
+    },
 }  # fmt: skip
 
 PROMOTED = (

@@ -31,14 +31,20 @@ __all__ = ["FILLING", "refusal"]
 
 aten = torch.ops.aten
 
-EXTREMES = (1 << 62, -3)
-"""Numbers that a symbol may be: more than small data types hold, and a negative one."""
+EXTREMES = (1 << 62, -3, 0)
+"""Numbers that a symbol may be: more than small data types hold, a negative one, and no divisor."""
+
+LOSSES = frozenset({"smooth_l1_loss", "huber_loss"})
+"""Operators that compare elements, and whose kernels refuse some numbers, as pointwise ones do."""
 
 FILLING = frozenset({
     "constant_pad_nd", "fill", "full", "full_like", "index_fill", "new_full", "scalar_tensor",
     "scatter",
 })  # fmt: skip
 """Operators that convert a number to the data type of their result, beside pointwise ones."""
+
+UNTAGGED = LOSSES | {"floor_divide"}
+"""Operators to be tried as pointwise ones, without their tag."""
 
 ALWAYS = ({"float32"}, {"float64"})
 """Data types that kernels of all operators have, where all tensors are of one of them."""
@@ -105,7 +111,7 @@ def refusal(call: BoundSymbol, operator: Any) -> str | None:
     if torch.Tag.nondeterministic_seeded in operator.tags or makes_views(call):
         return None
     name = call.symbol.path.partition(".")[0]
-    pointwise = torch.Tag.pointwise in operator.tags or name == "floor_divide"  # has no tags
+    pointwise = torch.Tag.pointwise in operator.tags or name in UNTAGGED
     made = [_pointwise(call, operator) if pointwise else _others(call, operator)]
     if name in FILLING:
         made.append(_filling(call))
