@@ -255,7 +255,8 @@ def sums_at_places(operator: Any) -> Formula:
 
 def filled_at_places(x: torch.Tensor, dim: int, index: torch.Tensor, number: Any) -> Any:
     """A scatter of a tensor if ``number`` is a symbol, which Inductor's kernel does not take."""
-    if not isinstance(number, torch.SymInt):
+    symbol = isinstance(number, torch.SymInt)
+    if not symbol:
         return NotImplemented
     source = torch.full(index.shape, number, dtype=x.dtype, device=x.device)
     return aten.scatter.src(x, dim, index, source)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import tj_core as tj
@@ -29,7 +31,7 @@ def test_levels_are_left_when_a_program_raises() -> None:
     assert_equal(jitted(X, torch.tensor([0, 1])), f(X, torch.tensor([0, 1])))
 
 
-FORWARD = {
+FORWARD: dict[str, Callable[..., Any]] = {
     "a number": lambda x, i: torch.func.jvp(lambda y: y[i] * y.sum().item(), (x,), (x.cos(),)),
     "a shape": lambda x, i: torch.func.jvp(lambda y: y.nonzero() * y[i].sum(), (x,), (x,)),
     "a jacobian": lambda x, i: torch.func.jacfwd(lambda y: y[i] * y.sum().item())(x),
