@@ -158,3 +158,16 @@ def test_names_and_other_attributes_break_no_graph():
     found, *others = tj.jit(program, fullgraph=True)(X)
     assert torch.equal(found, expected)
     assert others == texts
+
+
+def test_a_decorator_of_a_global_function_breaks_no_graph():
+    def program(x):
+        @functools.wraps(added)
+        def wrapper(*args):
+            return added(*args) * 2
+
+        return wrapper(x), f"{added.__qualname__} {wrapper.__qualname__}"
+
+    (found, text), (expected, wanted) = tj.jit(program, fullgraph=True)(X), program(X)
+    assert torch.equal(found, expected)
+    assert text == wanted

@@ -37,6 +37,16 @@ PROGRAMS = {
         "f(x)", "g.__annotations__.update(a=3)", "f(x)",
         "setattr(g, '__annotations__', {'a': 5})", "f(x)",
     ),
+    "qualified name": (
+        "def g(a): return a\ndef f(x): return x * len(f'{g.__qualname__}')",
+        "f(x)", "setattr(g, '__qualname__', 'g.of.another')", "f(x)",
+    ),
+    "wrapped function": (
+        "import functools\ndef g(a):\n    'Text.'\n    return a * 3\ndef f(x):\n"
+        "    @functools.wraps(g)\n    def h(a): return g(a) + 1\n"
+        "    return h(x) * len(h.__qualname__ + h.__doc__)",
+        "f(x)", "setattr(g, '__qualname__', 'g.of.another')", "f(x)",
+    ),
     "recursion limit": (
         "import sys\nbefore = sys.getrecursionlimit()\n"
         "def f(x): return x * sys.getrecursionlimit()",

@@ -1,7 +1,9 @@
 """Guards that Dynamo leaves out: of annotations, signatures, limits of Python, and ranges.
 
-The numbers of a range are symbols for it, although it computes with them as constants. Globals of
-Python's own modules are those of `tj_torch.capture.dynamo.globals`.
+The qualified name of a function that the program does not make is for Dynamo the descriptor of the
+class, which texts and `functools.wraps` then take. The numbers of a range are symbols for it,
+although it computes with them as constants. Globals of Python's own modules are those of
+`tj_torch.capture.dynamo.globals`.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.own_methods import is_known
@@ -23,7 +26,7 @@ __all__ = ["NAMES", "correct"]
 LIMITS = ("getrecursionlimit", "get_int_max_str_digits", "set_int_max_str_digits")
 """Functions of `sys` that Dynamo calls while it captures."""
 
-NAMES = frozenset({*LIMITS, "__annotations__", "default", "parameters", "range"})
+NAMES = frozenset({*LIMITS, "__annotations__", "__qualname__", "default", "parameters", "range"})
 """Names in functions that may read one of these."""
 
 
@@ -37,23 +40,30 @@ def correct(stack: ExitStack) -> None:
 
     for name in ("fn_var_getattr", "fn_getattro_impl"):  # the second from 2.14 on
         if has(functions, name):
-            replace(stack, functions, name, _annotations)
+            replace(stack, functions, name, _attributes)
     if has(VariableBuilder, "wrap_user_defined"):
         replace(stack, VariableBuilder, "wrap_user_defined", _signatures)
     replace(stack, VariableBuilder, "wrap_slice_range", _ranges)
     replace(stack, PolyfilledFunctionVariable, "call_function", _limits, inherited=True)
 
 
-def _annotations(original: Callable[..., Any]) -> Callable[..., Any]:
-    def read(tx: Any, fn: Any, source: Any, name: str) -> Any:
-        # Of the annotations of all parameters, `inspect.signature` looks at few.
-        if name != "__annotations__" or source is None or tx.f_code.co_filename == inspect.__file__:
-            return original(tx, fn, source, name)
-        from tj_torch.torch_private.dynamo import AttrSource, VariableBuilder
+def _attributes(original: Callable[..., Any]) -> Callable[..., Any]:
+    from tj_torch.torch_private.dynamo import AttrSource, ConstantVariable, VariableBuilder
 
-        return VariableBuilder(tx, AttrSource(source, name))(fn.__annotations__)
+    def read(tx: Any, fn: Any, source: Any, name: str) -> Any:
+        if name == "__qualname__" and isinstance(fn, FunctionType):
+            if source is None:
+                return ConstantVariable.create(fn.__qualname__)
+        # Of the annotations of all parameters, `inspect.signature` looks at few.
+        elif name != "__annotations__" or source is None or _inspects(tx):
+            return original(tx, fn, source, name)
+        return VariableBuilder(tx, AttrSource(source, name))(getattr(fn, name))
 
     return read
+
+
+def _inspects(tx: Any) -> bool:
+    return bool(tx.f_code.co_filename == inspect.__file__)
 
 
 def _signatures(original: Callable[..., Any]) -> Callable[..., Any]:
