@@ -115,3 +115,18 @@ def test_random_numbers_after_a_dropout(p: float, gradient: bool) -> None:
         torch.manual_seed(0)
         assert torch.equal(jitted(x), expected[0])
         assert torch.equal(torch.rand(1), expected[1])
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_recurrent_networks_drop_between_their_layers(kind: type, batch_first: bool) -> None:
+    network = kind(2, 3, 3, dropout=0.5, bidirectional=True, batch_first=batch_first)
+    jitted = tj.jit(lambda x: network(x), dynamic=True)
+    with torch.no_grad():
+        for steps in (4, 5):
+            x = torch.randn(steps, 3, 2)
+            torch.manual_seed(0)
+            expected = network(x), torch.rand(1)
+            torch.manual_seed(0)
+            torch.testing.assert_close(jitted(x), expected[0])
+            assert torch.equal(torch.rand(1), expected[1])

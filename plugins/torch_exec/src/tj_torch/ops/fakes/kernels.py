@@ -3,7 +3,8 @@
 With Python's dispatcher on, which composite operators need for symbolic sizes, some operators with
 kernels are decomposed, too. The results are other ones: linear interpolation takes ``a + t (b -
 a)``, which is NaN between infinities, and in float32 where the kernel for bytes computes in int16;
-the margin loss counts labels behind the -1 that ends them.
+the margin loss counts labels behind the -1 that ends them; recurrent networks drop nothing between
+their layers.
 """
 
 from __future__ import annotations
@@ -64,8 +65,40 @@ def _times(size: Any, factor: Any) -> Any:
     return torch.sym_int(size * factor)
 
 
+def _layer_by_layer(decomposition: Kernel) -> Kernel:
+    """Make a recurrent network drop between its layers, which the decomposition runs one by one."""
+
+    def network(
+        x: Any, states: Any, params: Any, biases: bool, layers: int, p: float, train: bool,
+        both: bool, batch_first: bool,
+    ) -> Any:  # fmt: skip
+        if layers == 1 or not (train and p):
+            return decomposition(x, states, params, biases, layers, p, train, both, batch_first)
+        out = x.transpose(0, 1) if batch_first else x  # numbers are drawn for steps first
+        directions, count = 1 + both, len(params) // layers
+        ends = []
+        for i in range(layers):
+            out = torch.dropout(out, p, train) if i else out
+            begin = _parts(lambda t, at=i * directions: t.narrow(0, at, directions), states)
+            own = params[i * count : (i + 1) * count]
+            out, *end = decomposition(out, begin, own, biases, 1, 0.0, train, both, False)
+            ends.append(end)
+        out = out.transpose(0, 1) if batch_first else out
+        return (out, *map(torch.cat, zip(*ends, strict=True)))
+
+    return network
+
+
+def _parts(part: Callable[[Any], Any], states: Any) -> Any:
+    """``part`` of the state of a network, or of the two states of an LSTM."""
+    return part(states) if isinstance(states, torch.Tensor) else [*map(part, states)]
+
+
 CORRECTED: Mapping[str, Callable[[Kernel], Kernel] | None] = {
     "dropout.default": _dropping,
+    **dict.fromkeys(
+        ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"), _layer_by_layer
+    ),
     **dict.fromkeys((
         "hardshrink.default", "softshrink.default", "multi_margin_loss.default",
         "multilabel_margin_loss_forward.default",
