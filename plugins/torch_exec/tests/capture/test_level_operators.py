@@ -18,6 +18,7 @@ from torch.func import (
     jacfwd,
     jacrev,
     jvp,
+    vjp,
     vmap,
 )
 
@@ -40,6 +41,22 @@ def without_gradient(y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return s * (y @ w).sin().sum()
 
 
+def products_twice(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y, product = vjp(lambda a, b: (a @ b).sin(), x, w)
+    with torch.no_grad():
+        z = y * 2
+    return y, product(y), product(z)
+
+
+def product_without_gradients(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y, product = vjp(lambda a: (a @ w).sin(), x)
+    torch.set_grad_enabled(False)
+    (found,) = product(y)
+    z = x * 5
+    torch.set_grad_enabled(True)
+    return found, z, x * 2
+
+
 PROGRAMS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "grad": lambda x, w: grad(lambda y: ((y @ w).sin() * 2).sum())(x),
     "value": lambda x, w: grad_and_value(lambda v: F.mse_loss(torch.relu(x @ v), x))(w),
@@ -54,6 +71,17 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
         grad(lambda v, s: ((s @ v) ** 2).sum()), in_dims=(None, 0)
     )(w, x),
     "jacrev": lambda x, w: vmap(jacrev(lambda y: (y @ w).sin()))(x),
+    "jacobian": lambda x, w: jacrev(lambda y: (y @ w).sin())(x),
+    "jacobian in parts": lambda x, w: jacrev(lambda y: (y @ w).sin(), chunk_size=3)(x),
+    "jacobian twice": lambda x, w: jacrev(jacrev(lambda y: (y @ w).sin().sum(0)))(x[:1]),
+    "forward over reverse": lambda x, w: jacfwd(jacrev(lambda y: (y @ w).tanh().sum()))(x),
+    "products of a Jacobian": products_twice,
+    "product without gradients": product_without_gradients,
+    "product of two": lambda x, w: vjp(torch.sin, vjp(lambda y: (y @ w).cos(), x)[1](x)[0])[1](x),
+    "product with Hessian": lambda x, w: vjp(grad(lambda y: ((y @ w) ** 3).sum()), x)[1](x),
+    "more results of vjp": lambda x, w: vjp(
+        lambda y: ((y @ w).sin(), y * 2), x, has_aux=True
+    )[1](x),
     "jacfwd": lambda x, w: vmap(jacfwd(lambda y: (y @ w).sin()))(x),
     "jacfwd of gelu": lambda x, w: jacfwd(lambda y: F.gelu(y @ w))(x),
     "hessian": lambda x, w: hessian(lambda y: torch.log_softmax(y @ w, -1)[:, 0].sum())(x),
@@ -138,6 +166,17 @@ def test_errors_are_those_of_eager(size: int) -> None:
         else:
             with pytest.raises(IndexError, match="out of bounds"):
                 program(x, i)
+
+
+def test_products_of_sizes_that_depend_on_data() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y, product = vjp(lambda z: z[z > 0].sin(), x)
+        return y.sum(), product(y * 2)[0] * 2
+
+    jitted, x = tj.jit(f, session=tj.Session(PLUGINS)), torch.randn(5)
+    for sign in (1, -1):
+        torch.testing.assert_close(jitted(x * sign), f(x * sign), rtol=0, atol=0)
+    assert "transformed(" in str(tj.last_trace(jitted))
 
 
 def test_what_has_a_gradient_of_its_own_runs_as_it_is() -> None:

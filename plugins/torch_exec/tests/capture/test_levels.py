@@ -59,7 +59,7 @@ def test_forward_mode_that_depends_on_data(name: str) -> None:
 
 def test_calls_after_a_level_are_known_again() -> None:
     def f(x):
-        value, pullback = torch.func.vjp(torch.sin, x)
+        value, pullback = torch.func.vjp(lambda y: y[y > 0].sin(), x)
         return pullback(value)[0].cos()
 
     jitted = tj.jit(f)

@@ -56,7 +56,11 @@ def differentiated(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def groups(nodes: Iterable[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
-    """Split ``nodes`` into groups: one per differentiated part, else as `levels.groups` does."""
+    """Split ``nodes`` into groups: one per differentiated part, else as `levels.groups` does.
+
+    The gradient that the function of `torch.func.vjp` takes needs the history of values of a level
+    that is left already, so both are one part.
+    """
     parts = list(levels.groups(nodes))
     at = {node: i for i, part in enumerate(parts) for node in part}
     spans = [*_spans(at)]
@@ -135,6 +139,13 @@ def _spans(at: dict[torch.fx.Node, int]) -> Iterator[tuple[int, int]]:
     for node, last in at.items():
         if asks(node):
             yield min(last, *(_begin(n, at) for n in differentiated(node))), last
+        elif levels.differentiates(node):
+            of_level = [
+                n for n in pytree.tree_leaves(node.args[:2]) if isinstance(n, torch.fx.Node)
+            ]
+            first = min((at[n] for n in of_level if n in at), default=last)
+            if first < last:
+                yield first, last
 
 
 def _begin(tensor: torch.fx.Node, at: dict[torch.fx.Node, int]) -> int:

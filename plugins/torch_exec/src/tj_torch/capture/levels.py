@@ -20,7 +20,7 @@ from tj_torch.torch_private.texts import LEVEL_FUNCTIONS
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LEVELS", "changes_state", "escaping", "groups", "outside", "rules"]
+__all__ = ["LEVELS", "changes_state", "differentiates", "escaping", "groups", "outside", "rules"]
 
 LEVELS = "levels"
 """Name of the rule table."""
@@ -74,6 +74,11 @@ def groups(nodes: Iterable[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
     if done:
         yield done
     yield from ([n] for n in waiting)
+
+
+def differentiates(node: torch.fx.Node) -> bool:
+    """Test for the call by which `torch.func` takes gradients."""
+    return _name(node) == "_autograd_grad"
 
 
 def _name(node: torch.fx.Node) -> str:

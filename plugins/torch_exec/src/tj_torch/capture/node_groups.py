@@ -30,9 +30,13 @@ def import_group(importer: NodeValues, group: Sequence[torch.fx.Node]) -> None:
         _differentiated(importer, group)
     elif len(group) == 1:
         importer.node(group[0])
+        return
     # In a checkpoint PyTorch refuses levels, and runs other operations' functions itself.
     elif importer.inside or importer.opaque_state or import_operators(importer, group) is not None:
         _transformed(importer, group)
+    for node in group:
+        if node.target is set_gradients:
+            importer.context.handles(node)
 
 
 def _differentiated(importer: NodeValues, group: Sequence[torch.fx.Node]) -> None:
@@ -43,9 +47,6 @@ def _differentiated(importer: NodeValues, group: Sequence[torch.fx.Node]) -> Non
     if reason is not None:
         message = f"torch.autograd.grad: {reason}"
         raise inner_gradients.InnerGradientsError(message, source=node_source(group[-1]))
-    for node in group:
-        if node.target is set_gradients:
-            importer.context.handles(node)
 
 
 def _transformed(importer: NodeValues, group: Sequence[torch.fx.Node]) -> None:
