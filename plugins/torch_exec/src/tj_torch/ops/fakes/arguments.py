@@ -1,4 +1,4 @@
-"""Arguments that PyTorch's fake kernels take for others."""
+"""Arguments that PyTorch's fake kernels take for others, and of calls without right results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ Arguments = tuple[Any, ...]
 
 
 def settled(func: Any, args: Arguments) -> Arguments:
-    """Arguments of a call of ``func`` that its fake kernel takes as its kernel takes ``args``."""
+    """Arguments of a call of ``func`` that its fake kernel takes as its kernel takes ``args``.
+
+    Raises what PyTorch raises for results that have no fakes.
+    """
     rule = _RULES.get(func)
     return args if rule is None else rule(args)
 
@@ -49,8 +52,18 @@ def _of_unique(args: Arguments) -> Arguments:
     return (*args[:3], args[3] % args[0].ndim)
 
 
+def _of_quantized(args: Arguments) -> Arguments:
+    """Raise, as there are no fakes of quantized tensors: the fake kernel returns one of floats."""
+    from tj_torch.torch_private.shapes import UnsupportedFakeTensorException
+
+    raise UnsupportedFakeTensorException("quantized tensors have no fakes")
+
+
 _RULES: dict[Any, Callable[[Arguments], Arguments]] = {
     torch.ops.aten.slice.Tensor: _of_slice,
     torch.ops.aten.nansum.default: _of_sum,
     torch.ops.aten.unique_consecutive.default: _of_unique,
+    torch.ops.aten.quantize_per_tensor.default: _of_quantized,
+    torch.ops.aten.quantize_per_tensor.tensor_qparams: _of_quantized,
+    torch.ops.aten.quantize_per_tensor.tensors: _of_quantized,
 }
