@@ -79,7 +79,7 @@ def _layer_by_layer(decomposition: Kernel) -> Kernel:
         ends = []
         for i in range(layers):
             out = torch.dropout(out, p, train) if i else out
-            begin = _parts(lambda t, at=i * directions: t.narrow(0, at, directions), states)
+            begin = _of_layer(states, i * directions, directions)
             own = params[i * count : (i + 1) * count]
             out, *end = decomposition(out, begin, own, biases, 1, 0.0, train, both, False)
             ends.append(end)
@@ -89,9 +89,11 @@ def _layer_by_layer(decomposition: Kernel) -> Kernel:
     return network
 
 
-def _parts(part: Callable[[Any], Any], states: Any) -> Any:
-    """``part`` of the state of a network, or of the two states of an LSTM."""
-    return part(states) if isinstance(states, torch.Tensor) else [*map(part, states)]
+def _of_layer(states: Any, first: int, count: int) -> Any:
+    """The part of one layer of the state of a network, or of the two states of an LSTM."""
+    if isinstance(states, torch.Tensor):
+        return states.narrow(0, first, count)
+    return [state.narrow(0, first, count) for state in states]
 
 
 CORRECTED: Mapping[str, Callable[[Kernel], Kernel] | None] = {
