@@ -241,12 +241,13 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._dynamo.variables.torch": {
         "TorchInGraphFunctionVariable._get_handlers": ("have calls recorded as they are",
                                                        "calls as they are", "errors of data",
-                                                       "steps of optimizers"),
+                                                       "steps of optimizers",
+                                                       "fast paths of attention"),
         "TorchInGraphFunctionVariable": ("have calls recorded as they are", "calls as they are",
                                          "errors of data", "steps of optimizers",
                                          "own methods", "operators of symbols",
                                          "methods as values", "gradients in programs",
-                                         "strided results"),
+                                         "strided results", "fast paths of attention"),
         "tracing_state_functions": ("say that nothing is traced", "fast paths of attention"),
     },
     "torch._dynamo.variables.torch_function": {

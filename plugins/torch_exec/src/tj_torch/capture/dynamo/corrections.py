@@ -218,15 +218,40 @@ def keep_dicts_of_new_objects(stack: ExitStack) -> None:
 def take_fast_paths(stack: ExitStack) -> None:
     """Let attention modules use their fast paths as in eager, whose kernels round differently.
 
-    Dynamo tells the modules that `make_fx` is tracing.
+    Dynamo tells the modules that `make_fx` is tracing. An encoder that is given padding makes a
+    nested tensor, unless it is told that a program is compiled, and returns zeros for the padding.
     """
-    from tj_torch.torch_private.dynamo import _is_make_fx_tracing, tracing_state_functions
+    from tj_torch.torch_private.dynamo import (
+        TorchInGraphFunctionVariable,
+        _is_make_fx_tracing,
+        tracing_state_functions,
+    )
+
+    handlers, asked = TorchInGraphFunctionVariable._get_handlers(), torch.compiler.is_compiling
+    stack.callback(handlers.__setitem__, asked, handlers[asked])
+    handlers[asked] = _leaving_encoders(handlers[asked])
 
     # `tracing_state_functions` answers True since https://github.com/pytorch/pytorch/pull/164721.
     answers: dict[Any, Any] = tracing_state_functions()
     if _is_make_fx_tracing in answers:
         stack.callback(answers.__setitem__, _is_make_fx_tracing, answers[_is_make_fx_tracing])
         answers[_is_make_fx_tracing] = False
+
+
+def _leaving_encoders(original: Callable[..., Any]) -> Callable[..., Any]:
+    def answer(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if tx.f_code is torch.nn.TransformerEncoder.forward.__code__ and _may_nest(tx):
+            stop("an encoder with padding looks at data, and makes nested tensors")
+        return original(self, tx, *args, **kwargs)
+
+    return answer
+
+
+def _may_nest(tx: Any) -> bool:
+    """Test for an encoder that may take its fast path: no gradient is needed."""
+    encoder = getattr(tx.symbolic_locals["self"].realize(), "value", None)
+    known = isinstance(encoder, torch.nn.Module) and torch.is_grad_enabled()
+    return not (known and any(p.requires_grad for p in encoder.parameters()))
 
 
 # --------------------------------------------------------------------------- context managers
