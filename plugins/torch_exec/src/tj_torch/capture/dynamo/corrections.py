@@ -250,8 +250,9 @@ def _leaving_encoders(original: Callable[..., Any]) -> Callable[..., Any]:
 def _may_nest(tx: Any) -> bool:
     """Test for an encoder that may take its fast path: no gradient is needed."""
     encoder = getattr(tx.symbolic_locals["self"].realize(), "value", None)
-    known = isinstance(encoder, torch.nn.Module) and torch.is_grad_enabled()
-    return not (known and any(p.requires_grad for p in encoder.parameters()))
+    if not (isinstance(encoder, torch.nn.Module) and torch.is_grad_enabled()):
+        return True
+    return not any(p.requires_grad for p in encoder.parameters())
 
 
 # --------------------------------------------------------------------------- context managers
