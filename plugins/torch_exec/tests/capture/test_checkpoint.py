@@ -311,6 +311,29 @@ def test_a_policy_sees_each_operator_with_its_metadata() -> None:
     assert [list(c.tags) for c in call.body.calls] == [["PREFER_RECOMPUTE"], ["SAVE"]]
 
 
+def test_a_policy_is_asked_where_sizes_are_symbols() -> None:
+    seen = []
+
+    def policy(ctx, op, *args, **kwargs):
+        seen.append(tuple(args[0].shape))
+        return saves_products(ctx, op)
+
+    def f(x, w):
+        y = checkpoint(
+            lambda a: (a @ w).reshape(-1, a.shape[0]), x, use_reentrant=False,
+            context_fn=selective(policy),
+        )  # fmt: skip
+        return y.sin().sum()
+
+    jitted = tj.jit(f, transforms=[JOINT], check=2, dynamic=True)
+    x, w = inputs()
+    for rows in (SIZE, SIZE - 1):
+        part = x.detach()[:rows].clone().requires_grad_()
+        found, expected = (torch.autograd.grad(g(part, w), (part, w)) for g in (jitted, f))
+        torch.testing.assert_close(found, expected)
+    assert (SIZE, SIZE) in seen
+
+
 def test_a_policy_that_counts_is_asked_in_order() -> None:
     def f(x, w):
         return checkpoint(block, x, w, use_reentrant=False, context_fn=counting).sum()

@@ -20,6 +20,7 @@ from tj_core.extend import (
     CallEditor,
     CaptureError,
     Constant,
+    NumberProxy,
     PassContext,
     Replacement,
     RuleTable,
@@ -171,7 +172,8 @@ def _policy_of(context_fn: Any) -> Any:
 class _Policy:
     """Evaluate a policy on the operators of each call, in order, as a run of the region would.
 
-    Arguments are fake tensors; a policy reads the operator, and perhaps shapes.
+    Arguments are fake tensors; a policy reads the operator, and perhaps shapes: those of the call
+    that was traced.
     """
 
     def __init__(self, policy: Callable[..., Any]) -> None:
@@ -194,10 +196,15 @@ class _Policy:
         fakes: dict[str, Any] = {}
 
         def fake(p: Any) -> Any:
+            if isinstance(p, NumberProxy):
+                return _known(p.hint)
             if not isinstance(p, TensorProxy):
                 return p
             if p.name not in fakes:
-                fakes[p.name] = make_fake(self.mode, p)
+                # A policy changes what is saved, and no results: sizes are those of this call.
+                dims = (d for d in (*p.shape, *p.strides) if not isinstance(d, int))
+                sizes = {d.name: _known(d.hint) for d in dims}
+                fakes[p.name] = make_fake(self.mode, p, sizes.__getitem__)
             return fakes[p.name]
 
         for part in body.calls:
@@ -220,6 +227,16 @@ class _Policy:
         if isinstance(answer, bool):
             return "SAVE" if answer else "PREFER_RECOMPUTE"
         return RESIDUAL[answer.name]
+
+
+def _known(hint: Any) -> Any:
+    """``hint``, the value of a number when it was traced.
+
+    :raises CannotExpand: if it depends on data.
+    """
+    if hint is None:
+        raise CannotExpand("a number that depends on data")
+    return hint
 
 
 def check_repeated(call: BoundSymbol) -> None:
