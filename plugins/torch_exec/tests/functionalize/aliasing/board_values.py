@@ -461,3 +461,13 @@ def region_after_a_list_grows(x):
         factors.append(k + 2)
     del factors[1:]
     return x
+
+
+layer = torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+encoder = torch.nn.TransformerEncoder(layer, 1).eval()
+
+
+@known("Dynamo, found here", layouts=(lambda new: new.scene(new(1, 3, 4)),))
+def encoder_with_padding(x):
+    with torch.no_grad():
+        return encoder(x, src_key_padding_mask=torch.tensor([[False, False, True]]))
