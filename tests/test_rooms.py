@@ -57,8 +57,8 @@ ROOMS = {
         "lowering", "variants", "compiler", "packaging", "executor", "probes", "doctor", "plugin",
     ),
     "tj_onednn": (
-        "options", "availability", "timing", "store", "names", "adapter", "kernels", "packing",
-        "operands", "layers", "choice", "epilogues", "executor", "freezing", "int8", "probes",
+        "options", "availability", "timing", "store", "names", "adapter", "operators", "kernels",
+        "packing", "operands", "layers", "choice", "epilogues", "executor", "freezing", "int8", "probes",
         "plugin",
     ),
     "tj_nvfuser": (

@@ -259,3 +259,34 @@ def test_padding_in_channels_last(mode: str, fusing: Any) -> None:
         found.append(torch.autograd.grad(fn(given), given, tangent)[0])
     torch.testing.assert_close(*found)
     assert found[0].stride() == found[1].stride()
+
+
+class Skips(nn.Module):
+    """A convolution reads two values side by side, as in a U-Net; ``then`` is done to these."""
+
+    def __init__(self, then: Callable[[torch.Tensor], torch.Tensor], seen: bool = False) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 5, 3, padding=1), nn.Conv2d(8, 6, 3, padding=1)
+        self.then, self.seen = then, seen
+
+    def forward(self, x: torch.Tensor) -> Any:
+        joined = torch.cat([x, F.silu(self.first(x)).flip(2)], 1)
+        result = self.last(self.then(joined))
+        return (result, joined) if self.seen else result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", [lambda x: x, lambda x: F.relu(x) * 2], ids=["as it is", "loops"])
+def test_values_side_by_side_are_written_for_the_convolution(fusing: Any, then: Any) -> None:
+    jitted = hold(fusing, Skips(then))  # type: ignore[arg-type]
+    (source,) = (
+        r.kernel.fused.source for r in tj.explain(jitted).regions if not r.kernel.region.backward
+    )
+    layouts = re.findall(r"empty_strided_cpu\(\(4, 8, 12, 12\), \((.*?)\)", source)
+    assert layouts
+    assert set(layouts) == {"1152, 1, 96, 8"}
+
+
+@pytest.mark.slow
+def test_values_side_by_side_that_are_returned_have_eager_strides(fusing: Any) -> None:
+    hold(fusing, Skips(lambda x: x.relu(), seen=True))  # type: ignore[arg-type]

@@ -158,3 +158,36 @@ def test_steps_with_kernels(tmp_path: Path) -> None:
     for _ in range(2):
         ours = torch.autograd.grad(package(*given), given)
         torch.testing.assert_close(ours, torch.autograd.grad(program(*given), given))
+
+
+class Images(torch.nn.Module):
+    """Inductor lays out what is saved for the backward in channels_last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)
+        self.last = torch.nn.Conv2d(4, 2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(F.gelu(self.norm(self.first(x)))).softmax(1).square().mean()
+
+
+@pytest.mark.slow
+def test_a_training_step_whose_saved_values_are_laid_out_for_convolutions(tmp_path: Path) -> None:
+    def gradients(f: Any, owner: Any) -> list[torch.Tensor]:
+        x = torch.linspace(-1, 1, 3 * 3 * 9 * 9).view(3, 3, 9, 9).requires_grad_()
+        f(x).backward()
+        return [x.grad, *(p.grad for p in owner.parameters())]  # type: ignore[list-item]
+
+    torch.manual_seed(0)
+    net = Images()
+    plugins = [*PLUGINS, "autograd"]
+    x = torch.rand(3, 3, 9, 9).requires_grad_()
+    made = tj.export(net, (x,), plugins=plugins, training=True)
+    made.save(tmp_path / "images.tjp")
+    package = tj.load(tmp_path / "images.tjp")
+    texts = [data.decode() for name, data in made.members.items() if name.endswith(".py")]
+    assert any("(196, 1, 28, 4)" in text for text in texts), "nothing is in channels_last"
+    for a, b in zip(gradients(package, package), gradients(net, net), strict=True):
+        torch.testing.assert_close(a, b)
+        assert a.stride() == b.stride()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from tj_onednn import adapter, kernels
+from tj_onednn import adapter, kernels, operators
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 X, W, B = torch.randn(5, 7), torch.randn(3, 7), torch.randn(3)
@@ -55,7 +56,7 @@ def test_weights_with_gaps_are_copied(
     weight: torch.Tensor, copied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[torch.Tensor] = []
-    monkeypatch.setattr(kernels, "LINEAR", lambda x, w, *rest: given.append(w))
+    monkeypatch.setattr(operators, "LINEAR", lambda x, w, *rest: given.append(w))
     kernels.linear(X, weight)
     assert (given[0] is not weight) is copied
     assert given[0].is_contiguous() or given[0].t().is_contiguous()
@@ -93,29 +94,77 @@ def test_apart_is_outside_of_all_modes() -> None:
         assert isinstance(torch.ones(2), FakeTensor)
 
 
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_a_convolution_by_one_pixel(with_bias: bool) -> None:
-    x = torch.randn(2, 6, 5, 7).to(memory_format=torch.channels_last)
-    weight, bias = torch.randn(4, 6, 1, 1), torch.randn(4) if with_bias else None
-    args = x, weight, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1
-    found, expected = kernels.pointwise(*args), torch.ops.aten.convolution.default(*args)
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """With more, PyTorch's convolutions by one pixel are oneDNN's, and lay out gradients so."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+SIZES = {"usual": (2, 6, 5, 7), "one channel": (2, 1, 5, 7), "one pixel": (3, 6, 1, 1)}
+HOW = [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+
+
+def in_layout(by_pixels: bool, *shape: int) -> torch.Tensor:
+    n, c, h, w = shape
+    return torch.randn(n, h, w, c).permute(0, 3, 1, 2) if by_pixels else torch.randn(shape)
+
+
+def hold_layouts(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected)
-    assert found.stride() == expected.stride()
+    if 1 not in found.shape:
+        assert found.stride() == expected.stride()
 
 
-@pytest.mark.parametrize("by_channels", [False, True])
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("by_pixels", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_convolution_by_one_pixel(with_bias: bool, by_pixels: bool, size: str) -> None:
+    x = in_layout(by_pixels, *SIZES[size])
+    weight, bias = torch.randn(4, x.shape[1], 1, 1), torch.randn(4) if with_bias else None
+    args = x, weight, bias, *HOW
+    found, expected = kernels.pointwise(*args), torch.ops.aten.convolution.default(*args)
+    hold_layouts(found, expected)
+    mode = FakeTensorMode()
+    with mode:
+        fake = kernels.pointwise(mode.from_tensor(x), mode.from_tensor(weight), None, *HOW)
+    assert (fake.shape, fake.stride()) == (found.shape, found.stride())
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layouts", [(0, 0, 0), (1, 1, 0), (1, 1, 1), (0, 1, 0), (1, 0, 0)])
 @pytest.mark.parametrize("mask", [(1, 1, 1), (1, 1, 0), (0, 1, 0), (1, 0, 0), (0, 0, 1)])
-def test_the_backward_of_a_convolution_by_one_pixel(mask: Any, by_channels: bool) -> None:
-    by_pixels = {"memory_format": torch.channels_last}
-    x, grad = torch.randn(2, 6, 5, 7).to(**by_pixels), torch.randn(2, 4, 5, 7).to(**by_pixels)
-    weight = torch.randn(4, 6, 1, 1)
-    weight = weight if by_channels else weight.to(**by_pixels)
+def test_the_backward_of_a_convolution_by_one_pixel(
+    mask: Any, layouts: tuple[int, ...], size: str
+) -> None:
+    """``layouts`` say which of the tangent, the images and the weight are in channels_last."""
+    n, c, h, w = SIZES[size]
+    shapes = (n, 4, h, w), (n, c, h, w), (4, c, 1, 1)
+    given = [in_layout(bool(by), *shape) for by, shape in zip(layouts, shapes, strict=True)]
     mask = [bool(wanted) for wanted in mask]
-    args = grad, x, weight, [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, mask
+    args = *given, [4], *HOW, mask
     found = kernels.pointwise_backward(*args)
     expected = torch.ops.aten.convolution_backward.default(*args)
     assert [x is not None for x in found] == mask
     for wanted, a, b in zip(mask, found, expected, strict=True):
-        if wanted and a is not None and b is not None:
+        if wanted and layouts[0] == layouts[1]:
+            hold_layouts(a, b)
+        elif wanted:  # a trial sees that PyTorch returns it in another layout
             torch.testing.assert_close(a, b)
-            assert a.stride() == b.stride()
+
+
+def test_operators_are_one_call_to_executors_that_fuse() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def f(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Any:
+        y = kernels.pointwise(x, w, None, *HOW)
+        back = kernels.pointwise_backward(g, x, w, [4], *HOW, [True, True, True])
+        return y, back, kernels.bmm(x.flatten(2), g.flatten(2).mT)
+
+    graph = make_fx(f)(torch.randn(2, 6, 5, 7), torch.randn(4, 6, 1, 1), torch.randn(2, 4, 5, 7))
+    names = [str(n.target) for n in graph.graph.nodes if str(n.target).startswith("tj_onednn")]
+    assert names == [f"tj_onednn.{n}.default" for n in ("images", "images", "pixels", "bmm")]

@@ -96,6 +96,12 @@ PROGRAMS: dict[str, tuple[Program, Callable[[], tuple[Any, ...]], list[str], lis
         [CONV],
         [CONV_BACKWARD],
     ),
+    "a convolution by one pixel of contiguous images": (
+        lambda x, w, b: F.conv2d(x, w, b).tanh(),
+        lambda: (X(2, 6, 5, 7), X(4, 6, 1, 1), X(4)),
+        [CONV],
+        [CONV_BACKWARD],
+    ),
     "a convolution by one pixel, which leaves some out": (
         lambda x, w: F.conv2d(x, w, stride=2).tanh(),
         lambda: (images(2, 6, 5, 7), images(4, 6, 1, 1)),
@@ -108,7 +114,7 @@ PROGRAMS: dict[str, tuple[Program, Callable[[], tuple[Any, ...]], list[str], lis
         [],
         [],
     ),
-    "a convolution in another layout": (
+    "a convolution whose weight is in another layout": (
         lambda x, w: F.conv2d(x, w).tanh(),
         lambda: (images(2, 6, 5, 7, by_pixels=False), images(4, 6, 1, 1)),
         [],
@@ -391,7 +397,7 @@ def test_without_the_operators_it_is_unavailable(monkeypatch: pytest.MonkeyPatch
 
 
 class Attention(torch.nn.Module):
-    """A convolution makes queries, keys and values: each image's rows lie apart."""
+    """A convolution makes queries, keys and values of one image: their rows lie apart."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -402,9 +408,9 @@ class Attention(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.down(F.silu(x))
-        rows = (p.flatten(2).transpose(1, 2) for p in self.parts(self.norm(y)).chunk(3, 1))
-        seen = F.scaled_dot_product_attention(*rows)
-        return (y + self.out(seen.transpose(1, 2).reshape(y.shape))).square().mean()
+        q, k, v = (p.flatten(1).t() for p in self.parts(self.norm(y))[0].chunk(3))
+        seen = torch.softmax(q @ k.t(), -1) @ v
+        return (y + self.out(seen.t().reshape(y.shape))).square().mean()
 
 
 @pytest.mark.slow
@@ -412,12 +418,12 @@ def test_weights_have_no_gaps_between_rows(claiming: Any) -> None:
     """oneDNN takes 1,000 times as long then; Inductor lays values out for the convolution."""
     model = Attention()
     jitted = claiming(model, "inductor")
-    x = torch.randn(2, 8, 8, 8)
+    x = torch.randn(1, 8, 8, 8)
     torch.testing.assert_close(jitted(x), model(x))
     jitted(x).backward()
     sources = [region.kernel.fused.source for region in tj.explain(jitted).regions]
     weights = [w for text in sources for w in weights_of_products(text)]
-    assert len(weights) >= 12  # two images; two products forward, four backward
+    assert len(weights) >= 6  # two forward, four backward
     assert [w for w in weights if w[1] not in ((w[0][1], 1), (1, w[0][0]))] == []
 
 

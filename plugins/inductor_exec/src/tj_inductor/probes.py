@@ -341,3 +341,22 @@ def places() -> None:
     (found,) = _fused(program, (x,))
     for a, e in zip(found, program(x), strict=True):
         assert torch.equal(a, e), f"{a}, not {e}"
+
+
+def images() -> None:
+    """See that scores of attention between convolutions are not laid out as images."""
+
+    def program(x: Any, w: Any) -> Any:
+        q = torch.conv2d(x, w).flatten(2)
+        scores = torch.bmm(q.transpose(1, 2), q).view(1, 2, 16, 16).softmax(-1).view(2, 16, 16)
+        return (torch.conv2d(torch.bmm(q, scores).view(2, 8, 4, 4), w),)
+
+    x, w = torch.rand(2, 8, 4, 4), torch.rand(8, 8, 1, 1)
+    graph, fakes, mode = _traced(program, x, w)
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.bmm.default):
+        node.target = calls.extern_call(node.target)
+    with torch.no_grad():
+        made = compiling.compiled(graph, fakes, mode, {0: None}, backward=False)
+        (found,) = made.function([x, w])
+    torch.testing.assert_close(found, program(x, w)[0])
+    assert "(1, 2, 16, 16), (512, 1, 32, 2)" not in made.source, "they are in channels_last"

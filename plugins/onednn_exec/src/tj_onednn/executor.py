@@ -11,7 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable, TensorProxy
+from tj_core.extend import (
+    BoundSymbol,
+    Claim,
+    Decline,
+    Executor,
+    Packaging,
+    RuleTable,
+    TensorProxy,
+)
 
 from tj_onednn import kernels, packing
 from tj_onednn.choice import Candidate, Choices
@@ -93,7 +101,14 @@ class _Products:
         claims.set(LINEAR, Claim(self.rounded(kernels.linear), self.linear, traceable=True))
         for name, kernel in POINTWISE.items():
             claims.set(name, Claim(kernel, self.pointwise, traceable=True))
-        return Executor("onednn", claims, fingerprint=self.choices.fingerprint)
+        return Executor(
+            "onednn",
+            claims,
+            fingerprint=self.choices.fingerprint,
+            packaging=Packaging(
+                options={"precision": self.options.precision}, unavailable=disabled
+            ),
+        )
 
     def rounded(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         return kernels.rounded(kernel) if self.options.precision == "bfloat16" else kernel

@@ -12,7 +12,18 @@ from typing import Any
 
 import torch
 
-from tj_onednn.adapter import CONVOLUTION, LINEAR
+from tj_onednn.adapter import CONVOLUTION
+from tj_onednn.operators import (
+    BMM,
+    IMAGES,
+    NOTHING,
+    PIXELS,
+    Post,
+    images_of,
+    is_by_pixels,
+    linear,
+    pixels_of,
+)
 
 __all__ = [
     "NOTHING",
@@ -30,29 +41,6 @@ __all__ = [
 
 Tensor = torch.Tensor
 Kernel = Callable[..., Tensor]
-
-Post = tuple[str, list[Any], str]
-"""Operation that oneDNN applies to a result at once: its name, numbers, an algorithm."""
-
-NOTHING: Post = ("none", [], "")
-
-
-def linear(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, *, post: Post = NOTHING
-) -> Tensor:
-    """Compute ``torch.nn.functional.linear``, then ``post``."""
-    result: Tensor = LINEAR(input, _without_gaps(weight), bias, *post)
-    return result
-
-
-def _without_gaps(weight: Tensor) -> Tensor:
-    """``weight``, or a copy if there are gaps between its rows or columns.
-
-    oneDNN 3.12 multiplies by a weight with gaps in its reference implementation, which takes
-    5,000 times as long.
-    """
-    dense = weight.is_contiguous() or weight.t().is_contiguous()
-    return weight if dense else weight.contiguous()
 
 
 def convolution(
@@ -89,10 +77,9 @@ def pointwise(
     output_padding: Any,
     groups: int,
 ) -> Tensor:
-    """Compute ``aten.convolution`` in channels_last, with a kernel of one pixel, a stride of 1 and
-    no padding.
-    """
-    return _images(linear(_pixels(input), weight.flatten(1), bias))
+    """Compute ``aten.convolution`` with a kernel of one pixel, a stride of 1 and no padding."""
+    result: Tensor = IMAGES(input, weight.flatten(1), bias)
+    return result
 
 
 def pointwise_backward(
@@ -110,25 +97,17 @@ def pointwise_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Compute ``aten.convolution_backward`` of `pointwise`."""
     of_input, of_weight, of_bias = output_mask
-    pixels, taken = _pixels(grad), _pixels(input)
     found: list[Tensor | None] = [None, None, None]
     if of_input:
-        found[0] = _images(linear(pixels, weight.flatten(1).t()))
+        found[0] = IMAGES(grad, weight.flatten(1).t(), None)
     if of_weight:
-        product = linear(pixels.flatten(0, 2).t(), taken.flatten(0, 2).t())
-        found[1] = _images(product.unflatten(0, (-1, 1, 1)))
+        product = PIXELS(grad, input)
+        # As PyTorch returns it with one thread.
+        by_pixels = is_by_pixels(weight)
+        found[1] = images_of(product[:, None, None]) if by_pixels else product[..., None, None]
     if of_bias:
-        found[2] = pixels.sum((0, 1, 2))
+        found[2] = pixels_of(grad).sum((0, 1, 2))
     return found[0], found[1], found[2]
-
-
-def _pixels(images: Tensor) -> Tensor:
-    """``images``, ``[n, c, h, w]`` in channels_last, as ``[n, h, w, c]`` of the same memory."""
-    return images.permute(0, 2, 3, 1)
-
-
-def _images(pixels: Tensor) -> Tensor:
-    return pixels.permute(0, 3, 1, 2)
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -150,7 +129,8 @@ def addmm(other: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1)
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
     """Compute ``aten.bmm``, one product after the other."""
-    return torch.stack([mm(x, y) for x, y in zip(a.unbind(), b.unbind(), strict=True)])
+    result: Tensor = BMM(a, b)
+    return result
 
 
 def baddbmm(other: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:

@@ -66,8 +66,8 @@ def not_pointwise(call: BoundSymbol) -> str | None:
     plain = not (transposed or any(padding)) and groups == 1 and {*stride} == {1}
     if not plain or tuple(weight.shape[2:]) != (1, 1):
         return "it is no product of single pixels"
-    if not all(map(_is_by_pixels, images)):
-        return "its images are not in channels_last"
+    if not all(_is_by_pixels(p) or _is_contiguous(p) for p in images):
+        return "its images are neither contiguous nor in channels_last"
     return None
 
 
@@ -87,6 +87,10 @@ def _is_by_pixels(p: TensorProxy) -> bool:
     n, c, h, w = p.shape
     strides = contiguous_strides((n, h, w, c))
     return strides is not None and p.strides == tuple(strides[i] for i in (0, 3, 1, 2))
+
+
+def _is_contiguous(p: TensorProxy) -> bool:
+    return p.strides == contiguous_strides(p.shape)
 
 
 def takes_gradients(trace: Trace) -> bool:

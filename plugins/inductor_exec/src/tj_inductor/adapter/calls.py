@@ -12,7 +12,7 @@ import torch
 from tj_inductor.adapter.features import need
 from tj_inductor.adapter.names import ONEDNN, STRIDES
 
-__all__ = ["call_as_it_is", "extern_call", "laid_out_call"]
+__all__ = ["call_as_it_is", "extern_call", "laid_out_call", "stands_for"]
 
 
 def call_as_it_is(graph: torch.fx.GraphModule) -> None:
@@ -26,9 +26,13 @@ def call_as_it_is(graph: torch.fx.GraphModule) -> None:
     from tj_inductor.adapter.names import OpOverload
 
     for node in graph.graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target.namespace == "mkldnn":
+        if isinstance(node.target, OpOverload) and node.target.namespace in CALLED:
             need([ONEDNN])
             node.target = extern_call(node.target)
+
+
+CALLED = ("mkldnn", "tj_onednn")
+"""Libraries of operators that are called as they are."""
 
 
 @functools.cache
@@ -44,9 +48,29 @@ def extern_call(operator: Any) -> Callable[..., Any]:
         if operator.name() == PRODUCT:
             weight = _without_gaps(args[1], V.graph.current_node.args[1])
             args = (args[0], weight, *args[2:])
+        if images and V.graph.layout_opt:
+            args = tuple(map(_by_pixels, args))
         return lowering(*args, **kwargs)
 
+    images = torch.Tag.flexible_layout in operator.tags
+    stacked = BMM if operator.name().endswith("::bmm") else None
+    extern.stands_for = CONVOLUTION if images else stacked  # type: ignore[attr-defined]
     return _lowered(extern, "extern_" + operator.name().replace("::", "_"), operator)
+
+
+def stands_for(node: torch.fx.Node) -> Any:
+    """The operator of ATen by which layouts are chosen around ``node``, a call of another executor:
+    a convolution, or a product of stacks of matrices. None for other nodes.
+    """
+    return getattr(node.target, "stands_for", None)
+
+
+def _by_pixels(value: Any) -> Any:
+    """Inductor's value ``value``, in channels_last if it has the dimensions of images."""
+    from tj_inductor.adapter.names import ExternKernel
+
+    images = hasattr(value, "get_size") and len(value.get_size()) == 4
+    return ExternKernel.require_channels_last(value) if images else value
 
 
 @functools.cache
@@ -85,6 +109,8 @@ def _lowered(
 
 
 PRODUCT = "mkldnn::_linear_pointwise"
+
+CONVOLUTION, BMM = torch.ops.aten.convolution.default, torch.ops.aten.bmm.default
 
 
 def _without_gaps(value: Any, node: Any) -> Any:

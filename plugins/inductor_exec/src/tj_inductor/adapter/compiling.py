@@ -19,6 +19,7 @@ from tj_torch.internal import python_dispatcher
 from tj_inductor.adapter.calls import call_as_it_is, laid_out_call
 from tj_inductor.adapter.copies import in_one_place
 from tj_inductor.adapter.features import is_lost, need, ready
+from tj_inductor.adapter.layouts import has_images, is_of_images, join_by_pixels, layouts_of_images
 from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.names import EQUAL, FAST, LOW, STRIDES
 from tj_inductor.adapter.propagation import exact_propagation
@@ -117,10 +118,11 @@ def compiled(
     write(graph, output, written)
     read_before(graph)
     copy_joined(graph)
+    join_by_pixels(graph, visible)
     graph.recompile()  # Inductor's cache knows a graph by its code
     context = TracingContext(mode)
     context.output_strides = []
-    forced = {"force_layout_optimization": True} if _has_gradients_of_convolutions(graph) else {}
+    forced = {"force_layout_optimization": True} if has_images(graph) else {}
     with (
         tracing(context),
         V.set_fake_mode(mode),
@@ -128,6 +130,7 @@ def compiled(
         settings(forced),
         _converting(),
         exact_propagation(),
+        layouts_of_images(),
     ):
         made: Any = compile_fx_inner(
             graph, list(inputs), is_backward=backward, static_input_idxs=()
@@ -165,21 +168,6 @@ def _converting() -> Iterator[None]:
         CppVecOverrides.to_dtype = own
 
 
-def _has_gradients_of_convolutions(graph: torch.fx.GraphModule) -> bool:
-    """Test for gradients of convolutions, for which Inductor has to be told to use channels_last.
-
-    On CPUs it is its choice for convolutions, and it does not look for their gradients: what these
-    get it copies into the order of dimensions that the gradient of the weight has.
-    """
-    called = graph.graph.find_nodes(op="call_function", target=CONVOLUTIONS[1])
-    found = [node.args[i].meta["val"] for node in called for i in (0, 1)]
-    on_cpu = bool(found) and all(value.device.type == "cpu" for value in found)
-    return on_cpu and bool(torch.backends.mkldnn.enabled) and torch.backends.mkldnn.is_available()
-
-
-CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
-"""Operators for which Inductor chooses the layout of values."""
-
 LOOPS = (torch.ops.aten.copy.default, torch.ops.prims.convert_element_type.default)
 """Operators in loops of Inductor that regions do not have before they are traced."""
 
@@ -200,7 +188,7 @@ def _restride(
         node = found[i]
         made_by = node.args[0] if getattr(node, "target", None) is operator.getitem else node
         called = getattr(made_by, "target", None)
-        if called in CONVOLUTIONS:
+        if is_of_images(called):
             views[node] = _viewed(graph, node, output, strides)
         elif isinstance(called, OpOverload) and called not in LOOPS and not is_in_loops(called):
             for arg in made_by.all_input_nodes:

@@ -17,6 +17,7 @@ from tj_inductor.adapter.names import (
     FINISHED,
     FORMULAS,
     FOUND_AGAIN,
+    IMAGES,
     IN_PLACE,
     KERNELS,
     LINKED,
@@ -156,6 +157,12 @@ FEATURES = (
         "what is made of an arange overflows, and is rounded, as in eager",
         "aranges and cumulative sums stand in no region",
         "places",
+    ),
+    _feature(
+        IMAGES,
+        "images beside convolutions are laid out for these, and nothing else is",
+        "scores of attention are laid out as images, too, in more time",
+        "images",
     ),
 )
 

@@ -15,6 +15,7 @@ __all__ = [
     "FINISHED",
     "FORMULAS",
     "FOUND_AGAIN",
+    "IMAGES",
     "IN_PLACE",
     "KERNELS",
     "LINKED",
@@ -51,6 +52,7 @@ VECTORS = "kinds of vectors"
 LINKED = "links to empty libraries"
 READS = "reads before writes"
 PLACES = "whole numbers of places"
+IMAGES = "layouts of images"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._C._dynamo.guards": {
@@ -113,6 +115,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._inductor.fx_passes.post_grad": {
         "noop_registry": ("know which copies Inductor removes", COPIES),
     },
+    "torch._inductor.graph": {
+        "GraphLowering": ("choose layouts of images", IMAGES),
+        "GraphLowering.find_nodes_prefer_channels_last": ("choose layouts of images", IMAGES),
+    },
     "torch._inductor.index_propagation": {
         "IndexPropagation": ("know the expressions that stand for integers", PLACES),
         "IndexPropagation.propagate_sympy": ("leave out those that overflow", PLACES),
@@ -123,6 +129,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._inductor.ir": {
         "ExternKernel": ("lay out an argument of a call", ONEDNN, STRIDES),
         "ExternKernel.require_exact_strides": ("lay out a matrix", ONEDNN, STRIDES),
+        "ExternKernel.require_channels_last": ("lay out images", ONEDNN),
     },
     "torch._inductor.lowering": {
         "fallback_handler": ("have an operator called as it is", ONEDNN, READS),

@@ -9,7 +9,6 @@ Where values may not fit, they are computed as other values are.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 
 from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.names import PLACES
+from tj_inductor.adapter.replacing import Replacement
 
 __all__ = ["exact_propagation"]
 
@@ -30,33 +30,12 @@ LARGEST = 1 << 30
 CONVERSIONS = frozenset({"constant", "identity", "index_expr", "to_dtype", "value_expr"})
 """Functions that make a float of a whole number; others may make -0.0, which no integer is."""
 
-# The methods that are replaced are those of a class: what is counted are blocks of all threads.
-_lock = threading.Lock()
-_blocks: list[Callable[..., Any]] = []
-
 
 @contextlib.contextmanager
 def exact_propagation() -> Iterator[None]:
     """Propagate inside of the block only what is exact, in all threads."""
-    if is_lost(PLACES):
+    with contextlib.nullcontext() if is_lost(PLACES) else _PROPAGATION.block():
         yield
-        return
-    from tj_inductor.adapter.names import IndexPropagation
-
-    with _lock:
-        if not _blocks:
-            own = IndexPropagation.propagate_sympy
-            IndexPropagation.propagate_sympy = _exact(own)
-        else:
-            own = _blocks[0]
-        _blocks.append(own)
-    try:
-        yield
-    finally:
-        with _lock:
-            _blocks.pop()
-            if not _blocks:
-                IndexPropagation.propagate_sympy = own
 
 
 def _exact(own: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,3 +83,6 @@ def _bounds(handler: Any, expr: Any) -> Any:
         for symbol, r in known.items()
     }
     return bound_sympy(expr, bounded)
+
+
+_PROPAGATION = Replacement("IndexPropagation", "propagate_sympy", _exact)

@@ -255,7 +255,7 @@ class _Tensor:
         if fits and not self.sized:
             fits = value.shape == self.shape and value.stride() == self.strides
         if not fits:
-            raise _unlike(path, f"a tensor, {self.text}", value)
+            raise _unlike(path, f"a tensor, {self.text}", value, self.requires_grad is not None)
         if self.sized:
             for size, actual in zip(self.shape, value.shape, strict=True):
                 if isinstance(size, SymDim) and size.name.isidentifier():
@@ -287,12 +287,14 @@ def _evaluated(text: str, symbols: Mapping[str, int]) -> Any:
     return evaluate_size(text, lookup)
 
 
-def _unlike(path: str, expected: str, value: Any) -> PackageError:
-    return PackageError(f"{path}: expected {expected}, got {_shown(value)}")
+def _unlike(path: str, expected: str, value: Any, training: bool = False) -> PackageError:
+    return PackageError(f"{path}: expected {expected}, got {_shown(value, training)}")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, training: bool) -> str:
+    """``value`` in an error; in inference it does not matter whether it requires a gradient."""
     if not isinstance(value, torch.Tensor):
         text = value_text(value)
         return repr(value) if text is not None else f"a {type(value).__name__}"
-    return f"a tensor, {meta_text(tensor_proxy('x', value).replace(requires_grad=False))}"
+    shown = tensor_proxy("x", value)
+    return f"a tensor, {meta_text(shown if training else shown.replace(requires_grad=False))}"

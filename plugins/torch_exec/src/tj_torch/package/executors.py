@@ -38,6 +38,7 @@ def members(traces: Iterable[Trace], kernels: Sequence[RegionKernel], session: S
     plugins = {record.name: plugin for plugin, record in session.plugins.executors()}
     owners = {record.name: record for record in session.executors}
     used = {c.executor for t in traces for c in t.walk_programs() if c.executor is not None}
+    used |= {symbol.namespace for k in kernels for symbol in k.region.implementations}
     facts: dict[str, dict[str, Any]] = {}
     regions: list[dict[str, Any]] = []
     files: dict[str, bytes] = {}
@@ -80,10 +81,10 @@ def _region(kernel: RegionKernel) -> tuple[dict[str, Any], bytes]:
     region = kernel.region
     if kernel.failure is not None or kernel.fused is None:
         raise PackageError(f"{kernel.owner} failed on region {region.key}", source=region.source)
-    if region.implementations:
-        (symbol, *_) = region.implementations
-        raise PackageError(f"region {region.key} has a call of another executor in it, {symbol}")
-    trace = TraceEditor.program_of(region.body, region.language, region.name)
+    # Symbols run. Bodies would print values under names of the region's own.
+    calls = (call.replace(body=None) for call in region.body.calls)
+    body = Body(region.body.inputs, tuple(calls), region.body.outputs)
+    trace = TraceEditor.program_of(body, region.language, region.name)
     facts = {
         "executor": kernel.executor,
         "key": region.key,
@@ -131,23 +132,33 @@ def implementations(
     """
     made: dict[Symbol, Any] = {}
     for name, executor in executors.items():
-        mine = [_restored(row, files, constants) for row in regions if row["executor"] == name]
+        mine = [
+            _restored(row, files, constants, executors)
+            for row in regions
+            if row["executor"] == name
+        ]
         made |= _kernels(executor, mine, files)
     claimed = {
         call.symbol for t in traces for call in t.walk_programs() if call.executor in executors
     }
-    for symbol in claimed - made.keys():
-        implementation = executors[symbol.namespace].implementation(symbol)
-        if implementation is None:
-            raise PackageError(f"nothing runs {symbol}")
-        made[symbol] = implementation
-    return made
+    return made | {s: _implementation(s, executors) for s in claimed - made.keys()}
+
+
+def _implementation(symbol: Symbol, executors: Mapping[str, Executor]) -> Callable[..., Any]:
+    found = executors[symbol.namespace].implementation(symbol)
+    if found is None:
+        raise PackageError(f"nothing runs {symbol}")
+    return found
 
 
 def _restored(
-    row: Mapping[str, Any], files: Mapping[str, bytes], constants: Mapping[str, torch.Tensor]
+    row: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    constants: Mapping[str, torch.Tensor],
+    executors: Mapping[str, Executor],
 ) -> FusionRegion:
     trace = parsed(files[f"traces/region_{row['key']}.txt"], constants)
+    hosted = {c.symbol for c in trace.calls if c.executor in executors}
     return FusionRegion(
         Body(trace.inputs, trace.calls, trace.outputs),
         row["key"],
@@ -155,6 +166,7 @@ def _restored(
         row["backward"],
         frozenset(row["flexible"]),
         {i: tuple(strides) for i, strides in row["strides"]},
+        implementations={symbol: _implementation(symbol, executors) for symbol in hosted},
         overwritten={i: place for i, place in row["overwritten"]},
     )
 
