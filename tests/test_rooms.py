@@ -58,8 +58,8 @@ ROOMS = {
     ),
     "tj_onednn": (
         "options", "availability", "timing", "store", "names", "adapter", "operators", "kernels",
-        "packing", "operands", "layers", "choice", "epilogues", "executor", "freezing", "int8", "probes",
-        "plugin",
+        "packing", "operands", "layers", "choice", "epilogues", "executor", "freezing", "int8",
+        "probes", "plugin",
     ),
     "tj_nvfuser": (
         "options", "availability", "refusal", "draws", "layouts", "definition", "operations",

@@ -11,7 +11,7 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_onednn import adapter, kernels, names, packing
+from tj_onednn import adapter, kernels, names, operators, packing
 from tj_onednn.names import CONVOLUTIONS, INT8, NAMES, PACKED, PRODUCTS, TABLE
 from tj_torch.extend import MissingNameError
 
@@ -127,7 +127,7 @@ def without_activation(x: Any, w: Any, b: Any, padding: Any, stride: Any, *how: 
 
 
 FAULTS: dict[str, tuple[Any, str, Any]] = {
-    PRODUCTS: (kernels, "LINEAR", lambda x, w, b, *post: F.linear(x, w, b)),
+    PRODUCTS: (operators, "LINEAR", lambda x, w, b, *post: F.linear(x, w, b)),
     CONVOLUTIONS: (
         kernels,
         "CONVOLUTION",

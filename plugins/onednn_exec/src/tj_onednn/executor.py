@@ -34,7 +34,7 @@ from tj_onednn.layers import (
     pixel_factors,
     product_in,
 )
-from tj_onednn.names import PACKED, look, lost
+from tj_onednn.names import CONVOLUTIONS, PACKED, look, lost
 from tj_onednn.operands import factors, tensors_of, unfit
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ class _Products:
 
     def pointwise(self, call: BoundSymbol) -> bool | Decline:
         """Decide if a convolution with a kernel of one pixel, or its backward, is taken."""
-        reason = disabled() or unfit(call, by_rows=False) or no_images(call) or not_pointwise(call)
+        reason = disabled() or lost(CONVOLUTIONS) or unfit(call, by_rows=False)
+        reason = reason or no_images(call) or not_pointwise(call)
         if reason is None and self.is_small(pixel_factors(call)):
             reason = TOO_SMALL
         if reason is not None:

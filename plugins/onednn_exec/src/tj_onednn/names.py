@@ -60,8 +60,8 @@ TABLE = Table(
         ),
         Feature(
             CONVOLUTIONS,
-            "a convolution is run with the activation that follows it",
-            "each runs alone",
+            "a convolution by one pixel, or one and the activation after it, is a call of oneDNN",
+            "PyTorch runs them",
             probe=later("tj_onednn.probes", "convolutions"),
         ),
         Feature(
