@@ -18,6 +18,7 @@ from tj_torch.capture.dynamo import (
     metaclasses,
     method_closures,
     missing_attributes,
+    module_hooks,
     module_members,
     own_dicts,
     own_methods,
@@ -162,6 +163,13 @@ CLASSES: tuple[Correction, ...] = (
         unnoticed(method_closures.leave_closures),
         None,
         class_probes.method_closures,
+    ),
+    Correction(
+        "hooks of modules",
+        "that a module has no hooks is one guard",
+        "each of six dicts is guarded, and calls of large models take longer",
+        apply=unnoticed(module_hooks.guard_hooks_at_once),
+        needs=Needs(),
     ),
     Correction.of(
         "hidden members",
