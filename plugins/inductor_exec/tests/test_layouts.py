@@ -288,5 +288,14 @@ def test_values_side_by_side_are_written_for_the_convolution(fusing: Any, then: 
 
 
 @pytest.mark.slow
+def test_a_transposed_convolution_of_values_side_by_side(fusing: Any) -> None:
+    """Its result is contiguous: Inductor says so of images in channels_last, and is wrong."""
+    net = Skips(lambda x: x)
+    net.last = nn.ConvTranspose2d(8, 4, 1)  # type: ignore[assignment]
+    hold(fusing, net)
+    hold(fusing, net, IMAGES[:, :, :, :2])
+
+
+@pytest.mark.slow
 def test_values_side_by_side_that_are_returned_have_eager_strides(fusing: Any) -> None:
     hold(fusing, Skips(lambda x: x.relu(), seen=True))  # type: ignore[arg-type]

@@ -66,12 +66,17 @@ def join_by_pixels(graph: torch.fx.GraphModule, visible: Collection[int]) -> Non
 
 
 def _leading(graph: torch.fx.Graph) -> set[Any]:
-    """Images that convolutions read, and those of which these are computed pixel by pixel."""
+    """Images that convolutions read, and those of which these are computed pixel by pixel.
+
+    Transposed convolutions are left out: of images in channels_last, Inductor expects a contiguous
+    result for some sizes, and PyTorch returns another.
+    """
     found: set[Any] = set()
     for node in reversed(graph.nodes):
         target = stands_for(node) or node.target
         if target is CONVOLUTION:
-            found.add(node.args[0])
+            if node.target is not CONVOLUTION or not node.args[6]:
+                found.add(node.args[0])
         elif node in found and torch.Tag.pointwise in getattr(target, "tags", ()):
             found.update(node.all_input_nodes)
     return found
