@@ -288,6 +288,19 @@ def test_values_side_by_side_are_written_for_the_convolution(fusing: Any, then: 
 
 
 @pytest.mark.slow
+def test_results_after_values_side_by_side_have_eager_strides(fusing: Any) -> None:
+    """Inductor propagates metadata anew, and declares the strides of results by it."""
+    net = nn.Sequential(Skips(lambda x: x), nn.BatchNorm2d(6), nn.Conv2d(6, 4, 1), nn.SiLU())
+    net.eval()
+    with torch.no_grad():
+        for size in (12, 2):
+            x = IMAGES[:, :, :size, :size].contiguous()
+            found, expected = fusing(net)(x), net(x)
+            torch.testing.assert_close(found, expected)
+            assert found.stride() == expected.stride()
+
+
+@pytest.mark.slow
 def test_a_transposed_convolution_of_values_side_by_side(fusing: Any) -> None:
     """Its result is contiguous: Inductor says so of images in channels_last, and is wrong."""
     net = Skips(lambda x: x)

@@ -12,7 +12,7 @@ import torch
 from tj_inductor.adapter.features import need
 from tj_inductor.adapter.names import ONEDNN, STRIDES
 
-__all__ = ["call_as_it_is", "extern_call", "laid_out_call", "stands_for"]
+__all__ = ["call_as_it_is", "declared_call", "extern_call", "laid_out_call", "stands_for"]
 
 
 def call_as_it_is(graph: torch.fx.GraphModule) -> None:
@@ -93,6 +93,19 @@ def laid_out_call() -> Callable[..., Any]:
     need([STRIDES])
     laid_out.is_view = True  # type: ignore[attr-defined]
     return _lowered(laid_out, "laid_out", on_tensor)
+
+
+@functools.cache
+def declared_call() -> Callable[..., Any]:
+    """A function of a tensor, for graphs: the tensor, declared to be contiguous, as it is.
+
+    Inductor propagates metadata anew, and declares the strides of results by it.
+    """
+
+    def declared(value: Any) -> Any:
+        return value.contiguous() if isinstance(value, torch.Tensor) else value
+
+    return _lowered(declared, "declared", declared)
 
 
 def _lowered(

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tj_inductor.adapter.calls import stands_for
+from tj_inductor.adapter.calls import declared_call, stands_for
 from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.names import IMAGES
 from tj_inductor.adapter.replacing import Replacement
@@ -59,10 +59,17 @@ def join_by_pixels(graph: torch.fx.GraphModule, visible: Collection[int]) -> Non
     wanted = _leading(graph.graph)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
         value = node.meta["val"]
-        if node in wanted and node not in seen and value.dim() == 4 and value.device.type == "cpu":
+        if node not in wanted or node in seen or value.dim() != 4:
+            continue
+        if value.is_contiguous() and value.device.type == "cpu":
             with graph.graph.inserting_before(node):
                 parts = [_by_pixels(graph.graph, part) for part in node.args[0]]
+            with graph.graph.inserting_after(node):
+                whole = graph.graph.call_function(declared_call(), (node,))
+            whole.meta["val"] = value
+            node.replace_all_uses_with(whole, lambda user, made=whole: user is not made)
             node.args = (parts, *node.args[1:])
+            node.meta["val"] = value.contiguous(memory_format=torch.channels_last)
 
 
 def _leading(graph: torch.fx.Graph) -> set[Any]:
