@@ -41,7 +41,7 @@ from tj_core.contract.dialects import Dialect
 from tj_core.contract.executors import Claim, Executor, Pair, States
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpreter
-from tj_core.contract.packages import PackageFormat, Packaging, TrainingParts
+from tj_core.contract.packages import PackageFormat, Packaging, TrainingNode, TrainingParts
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.contract.sizes import ProgramSizes
 from tj_core.contract.starts import Started
@@ -204,6 +204,7 @@ __all__ = [
     "Trace",
     "TraceEditor",
     "TraceError",
+    "TrainingNode",
     "TrainingParts",
     "Transform",
     "VerificationError",

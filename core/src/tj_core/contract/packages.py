@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tj_core.contract.fusion import Fused, FusionRegion
     from tj_core.ir.proxy import Proxy
 
-__all__ = ["PackageFormat", "Packaging", "TrainingParts"]
+__all__ = ["PackageFormat", "Packaging", "TrainingNode", "TrainingParts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +73,33 @@ class Packaging:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingParts:
-    """The places of values between a forward and its one backward program, for a package.
+class TrainingNode:
+    """A backward program, for a package: a node of the graph of gradients.
 
-    The forward returns ``roots``, which may get tangents, ``rest`` and ``saved``. The results of
-    the user's program, ``outputs``, are among these and the inputs. The backward, called ``name``
-    among the programs of the compilation, takes those of ``saved`` at ``takes``, then ``tangents``,
-    and returns the gradients of the inputs at ``places`` at the same places.
+    The backward, called ``name`` among the programs of the compilation, takes those of the saved
+    values at ``takes``, then ``tangents``, those of ``outputs``, which are roots. ``gradients`` has
+    a pair for each gradient: its key in what the backward returns, and the name of the value that
+    it is of, an input or a root of an earlier node.
     """
 
     name: str
+    outputs: tuple[Proxy, ...]
+    takes: tuple[int, ...]
+    tangents: tuple[Proxy, ...]
+    gradients: tuple[tuple[int | str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingParts:
+    """The places of values between a forward and its backward programs, for a package.
+
+    The forward returns ``roots``, which may get tangents, ``rest`` and ``saved``. The results of
+    the user's program, ``outputs``, are among these and the inputs. ``nodes`` are the backward
+    programs, each after those whose roots it takes.
+    """
+
     outputs: tuple[Proxy | None, ...]
     roots: tuple[Proxy, ...]
     rest: tuple[Proxy, ...]
     saved: tuple[Proxy, ...]
-    takes: tuple[int, ...]
-    tangents: tuple[Proxy, ...]
-    places: tuple[int, ...]
+    nodes: tuple[TrainingNode, ...]

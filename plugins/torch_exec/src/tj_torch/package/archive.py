@@ -18,7 +18,7 @@ from tj_core.extend import PackageError
 
 __all__ = ["FORMAT", "MANIFEST", "digest", "opened", "sealed"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the form of packages; a package of another one is refused."""
 
 MANIFEST = "manifest.json"

@@ -37,13 +37,14 @@ from tj_torch.package.given import Given
 from tj_torch.package.program import CONSTANTS, Package, setting
 from tj_torch.package.running import text_of
 from tj_torch.package.state import State
-from tj_torch.package.steps import backward_of, kernels_of, run_backward
+from tj_torch.package.steps import backwards_of, run_backward
 from tj_torch.package.tensors import packed
 from tj_torch.package.training import facts_of
 from tj_torch.runtime.modes import device_modes
 
 if TYPE_CHECKING:
     from tj_core.extend import Compilation, TrainingParts
+    from tj_core.internal import Track
 
     from tj_torch.ops.sizes.program import Sizes
     from tj_torch.package.capturing import Replayed
@@ -84,7 +85,7 @@ class _Compiled:
     """A program for ``given``: what was acquired, what became of it, and the code around it.
 
     ``values`` are the program's inputs in the captured call, ``sources`` the expressions that they
-    are read from, ``ranges`` the conditions on symbols, ``sizes`` their values in that call.
+    are read from. ``symbols`` knows the symbols' values in that call, and conditions on them.
     """
 
     jitted: Jitted
@@ -94,8 +95,7 @@ class _Compiled:
     call: Replayed
     values: tuple[Any, ...]
     sources: tuple[str, ...]
-    ranges: tuple[str, ...]
-    sizes: dict[str, int]
+    symbols: Sizes
     training: bool
 
     def package(self) -> Package:
@@ -104,18 +104,19 @@ class _Compiled:
         inputs = [*self.inputs(state)]
         numbers = self.numbers()
         rows = self.given.rows(self.metadata, numbers)
-        symbolic = bool(symbols_in(self.acquired.inputs))
-        result = self.call.described(self.given, state.name_of, symbolic)
+        symbols = symbols_in(self.acquired.inputs)
+        result = self.call.described(self.given, state.name_of, bool(symbols))
         writes = any(c.effects.mutates or c.effects.rebinds for c in self.acquired.calls)
         parts = self.parts()
         if parts is not None:
             run_backward(self.compilation, self.values)
+        backwards = {} if parts is None else backwards_of(self.compilation, parts)
+        ranges = _ranges(self.symbols, symbols)  # those that a backward has added, too
         if writes:
             state.check_apart()
-        traces = self.traces(parts)
+        traces = self.traces(backwards)
         kernels = [*self.compilation.regions]
-        if parts is not None:
-            kernels += kernels_of(self.compilation, parts)
+        kernels += [kernel for track in backwards.values() for kernel in track.regions]
         session: Any = self.jitted.session  # a `Session`, which has more than `Services` says
         executors, regions, members = members_of([*traces.values()], kernels, session)
         members |= {f"traces/{name}.txt": text_of(trace) for name, trace in traces.items()}
@@ -129,8 +130,8 @@ class _Compiled:
         manifest = {
             "name": self.jitted.name,
             "made": machine.facts(["tj-core", "tj-torch", *distributions]),
-            "contract": Contract(tuple(rows), self.ranges, writes, self.training).as_json(),
-            "sizes": self.sizes,
+            "contract": Contract(tuple(rows), ranges, writes, self.training).as_json(),
+            "sizes": {name: self.symbols.hint(name) for name in symbols},
             "inputs": inputs,
             "result": result,
             "traces": sorted(traces),
@@ -216,14 +217,13 @@ class _Compiled:
             )
         return found
 
-    def traces(self, parts: TrainingParts | None) -> dict[str, Trace]:
-        """The finished traces by name: the program, its backward, and the code around both."""
+    def traces(self, backwards: Mapping[str, Track]) -> dict[str, Trace]:
+        """The finished traces by name: the program, its ``backwards``, and the code around."""
         found = {"computation": self.compilation.traces[-1]}
         epilogue = self.compilation.others.get("epilogue")
         if isinstance(epilogue, Trace):
             found["epilogue"] = epilogue
-        if parts is not None:
-            found["backward"] = backward_of(self.compilation, parts).traces[-1]
+        found |= {name: track.traces[-1] for name, track in backwards.items()}
         return {name: without_states(trace) for name, trace in found.items()}
 
 
@@ -237,24 +237,20 @@ def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic, training: bool) ->
             names = [argument.name for argument in given.arguments[: len(given.args)]]
             acquired = compiler.acquired(found.graph, found.examples, found.sources, names)
             compilation = compiler.finish(acquired, complete=True)
-            ranges = _ranges(compiler, acquired.trace)
-            known = compiler.dialects.sizes
-            sizes = {name: known.hint(name) for name in symbols_in(acquired.trace.inputs)}
+            symbols = compiler.dialects.sizes
         call = replayed(found, acquired.trace, given)
     values = (*call.inputs, *held_by(acquired.held))
     sources = tuple(found.sources.get(i, f"constant_{i}") for i in range(len(values)))
     return _Compiled(
-        jitted, given, acquired.trace, compilation, call, values, sources, ranges, sizes, training
+        jitted, given, acquired.trace, compilation, call, values, sources, symbols, training
     )
 
 
-def _ranges(compiler: GraphCompiler, trace: Trace) -> tuple[str, ...]:
-    """The conditions on the symbols of the program's inputs.
+def _ranges(sizes: Sizes, names: Sequence[str]) -> tuple[str, ...]:
+    """The conditions on the symbols ``names``, those of the program's inputs.
 
     :raises PackageError: for one on something else.
     """
-    sizes = compiler.dialects.sizes
-    names = symbols_in(trace.inputs)
     found = []
     for name in names:
         low, high = sizes.facts(name).bounds

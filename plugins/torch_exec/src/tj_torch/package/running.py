@@ -51,14 +51,15 @@ def program(
 ) -> Callable[..., Sequence[Any]]:
     """The function of the inputs that runs ``computation``, within ``epilogue`` if there is one.
 
-    With ``training`` it has the gradients that ``backward`` computes.
+    With ``training`` it has the gradients that the programs of its nodes compute.
     """
     function = generate(traces["computation"], implementations).function
     if training is not None:
         from tj_torch.package.training import differentiable
 
-        backward = generate(traces["backward"], implementations).function
-        function = differentiable(function, backward, training)
+        names = [node["name"] for node in training["nodes"]]
+        backwards = {name: generate(traces[name], implementations).function for name in names}
+        function = differentiable(function, backwards, training)
     if "epilogue" not in traces:
         return function
     return generate(traces["epilogue"], {PROGRAM: function}).function

@@ -1,4 +1,4 @@
-"""The backward of a compilation, which is compiled when it first runs: so a step is taken."""
+"""The backwards of a compilation, which are compiled when they first run: so a step is taken."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import PackageError
-from tj_core.internal import RegionKernel, Track
+from tj_core.internal import Track
 
 if TYPE_CHECKING:
     from tj_core.extend import Compilation, TrainingParts
 
-__all__ = ["backward_of", "kernels_of", "run_backward"]
+__all__ = ["backwards_of", "run_backward"]
 
 
 def run_backward(compilation: Compilation, values: Sequence[Any]) -> None:
@@ -40,17 +40,15 @@ def _copy(value: Any) -> Any:
     return made.requires_grad_(value.requires_grad)
 
 
-def backward_of(compilation: Compilation, parts: TrainingParts) -> Track:
-    """The compiled backward.
+def backwards_of(compilation: Compilation, parts: TrainingParts) -> dict[str, Track]:
+    """The compiled backwards by name.
 
-    :raises PackageError: if it was not compiled.
+    :raises PackageError: if one was not compiled.
     """
-    track = compilation.others[parts.name]
-    if not isinstance(track, Track):
-        raise PackageError("the backward was not compiled in a step, as no tangent arrives")
-    return track
-
-
-def kernels_of(compilation: Compilation, parts: TrainingParts) -> tuple[RegionKernel, ...]:
-    """The kernels of the backward's regions."""
-    return backward_of(compilation, parts).regions
+    found = {}
+    for node in parts.nodes:
+        track = compilation.others[node.name]
+        if not isinstance(track, Track):
+            raise PackageError("the backward was not compiled in a step, as no tangent arrives")
+        found[node.name] = track
+    return found

@@ -1,4 +1,4 @@
-"""A forward and a backward program as one call of PyTorch's autograd, in a package."""
+"""A forward and its backward programs as nodes of PyTorch's autograd, in a package."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import PackageError, TensorProxy, meta_text
+from tj_core.extend import NumberProxy, PackageError, SymDim, TensorProxy, evaluate_size, meta_text
 from tj_core.internal import parse_meta
 
+from tj_torch.ops.sizes.program import is_sized
 from tj_torch.ops.values.convert import device_to_torch, dtype_to_torch
 from tj_torch.runtime.forms import Form, form_of
 
@@ -26,54 +27,86 @@ def facts_of(parts: TrainingParts, inputs: Sequence[Proxy]) -> dict[str, Any]:
     known = {p.name: ["input", i] for i, p in enumerate(inputs)}
     for kind in ("roots", "rest"):
         known |= {p.name: [kind, i] for i, p in enumerate(getattr(parts, kind))}
+    nodes = [
+        {
+            "name": node.name,
+            "outputs": [known[p.name][1] for p in node.outputs],
+            "tensors": [i for i in node.takes if isinstance(parts.saved[i], TensorProxy)],
+            "takes": list(node.takes),
+            "tangents": [meta_text(p) for p in node.tangents],
+            "gradients": [[key, known[name]] for key, name in node.gradients],
+        }
+        for node in parts.nodes
+    ]
+    symbols = {p.expr: i for i, p in enumerate(inputs) if isinstance(p, NumberProxy)}
     return {
         "outputs": [None if p is None else known[p.name] for p in parts.outputs],
-        "tensors": [i for i in parts.takes if isinstance(parts.saved[i], TensorProxy)],
-        "takes": list(parts.takes),
-        "tangents": [meta_text(p) for p in parts.tangents],
-        "places": list(parts.places),
+        "symbols": symbols,
+        "nodes": nodes,
     }
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The programs, and what goes where.
+    """A backward program, and what goes where.
 
-    ``takes`` are the indices, among the saved values, of those that the backward takes, of which
-    ``tensors`` are tensors; ``tangents`` has the metadata of tangents, ``places`` are the inputs
-    that get a gradient.
+    ``first`` is true for the node that runs the program. ``outputs`` are the indices, among the
+    roots, of those that the node returns; ``takes`` those, among the saved values, of what the
+    backward takes, of which ``tensors`` are tensors; ``tangents`` has the metadata of tangents.
+    ``keys`` are those of gradients in what the backward returns; they are of the values at ``wrt``,
+    inputs or roots.
     """
 
-    forward: Run
+    first: bool
     backward: Run
+    outputs: tuple[int, ...]
     takes: tuple[int, ...]
     tensors: tuple[int, ...]
     tangents: tuple[TensorProxy, ...]
-    places: tuple[int, ...]
+    keys: tuple[int | str, ...]
+    wrt: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any], backward: Run, first: bool) -> _Plan:
+        """The plan of a node's facts in the manifest."""
+        tangents = tuple(parse_meta("tangent", text) for text in facts["tangents"])
+        assert all(isinstance(p, TensorProxy) for p in tangents)
+        return cls(
+            first,
+            backward,
+            *(tuple(facts[name]) for name in ("outputs", "takes", "tensors")),
+            tangents,  # type: ignore[arg-type]
+            tuple(key for key, _ in facts["gradients"]),
+            tuple((kind, i) for _, (kind, i) in facts["gradients"]),
+        )
 
 
 class _Call:
-    """Inputs of one call, and the results that autograd has no part in."""
+    """What one call has beside autograd: inputs, values of symbols, the program's results."""
 
-    __slots__ = ("inputs", "rest")
+    __slots__ = ("forward", "inputs", "rest", "roots", "saved", "symbols")
 
-    def __init__(self, inputs: Sequence[Any]) -> None:
-        self.inputs = inputs
-        self.rest: Sequence[Any] = ()
+    def __init__(self, forward: Run, inputs: Sequence[Any], symbols: Mapping[str, int]) -> None:
+        self.forward, self.inputs, self.symbols = forward, inputs, symbols
+
+    def run(self) -> None:
+        """Run the program, below autograd."""
+        self.roots, self.rest, self.saved = self.forward(*self.inputs)
 
 
 class _Packaged(torch.autograd.Function):
-    """One call of a packaged program."""
+    """A node of a packaged program, in one call."""
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, call: _Call, *wrt: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the roots; ``wrt`` are the inputs that get a gradient."""
-        roots, call.rest, saved = plan.forward(*call.inputs)
-        ctx.plan = plan
+        """Return the node's roots; ``wrt`` are the values that get a gradient."""
+        if plan.first:
+            call.run()
+        ctx.plan, ctx.symbols, saved = plan, call.symbols, call.saved
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[saved[i] for i in plan.tensors])
         ctx.others = {i: saved[i] for i in plan.takes if i not in plan.tensors}
-        return tuple(roots)
+        return tuple([call.roots[i] for i in plan.outputs])
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -87,11 +120,22 @@ class _Packaged(torch.autograd.Function):
             )
         plan: _Plan = ctx.plan
         if all(tangent is None for tangent in tangents):
-            return (None,) * (len(plan.places) + 2)
+            return (None,) * (len(plan.wrt) + 2)
         values = ctx.others | dict(zip(plan.tensors, ctx.saved_tensors, strict=True))
-        given = [*map(_laid_out, tangents, plan.tangents)]
-        gradients = plan.backward(*[values[i] for i in plan.takes], *given)
-        return None, None, *[gradients[i] for i in plan.places]
+        expected = [_in_call(p, ctx.symbols) for p in plan.tangents]
+        gradients = plan.backward(
+            *[values[i] for i in plan.takes], *map(_laid_out, tangents, expected)
+        )
+        return None, None, *[gradients[key] for key in plan.keys]
+
+
+def _in_call(p: TensorProxy, symbols: Mapping[str, int]) -> TensorProxy:
+    """``p`` with its symbols replaced by their values."""
+
+    def size(n: SymDim) -> int:
+        return int(evaluate_size(n.name, symbols.__getitem__))
+
+    return p.map_symbols(size) if is_sized(p) else p
 
 
 def _laid_out(tangent: torch.Tensor | None, expected: TensorProxy) -> torch.Tensor:
@@ -109,24 +153,19 @@ def _laid_out(tangent: torch.Tensor | None, expected: TensorProxy) -> torch.Tens
     return made.zero_() if tangent is None else made.copy_(tangent)
 
 
-def differentiable(forward: Run, backward: Run, facts: Mapping[str, Any]) -> Run:
-    """The function of the inputs that runs ``forward``, with the gradients of ``backward``."""
-    tangents = [parse_meta("tangent", text) for text in facts["tangents"]]
-    assert all(isinstance(p, TensorProxy) for p in tangents)
-    plan = _Plan(
-        forward,
-        backward,
-        tuple(facts["takes"]),
-        tuple(facts["tensors"]),
-        tuple(tangents),  # type: ignore[arg-type]
-        tuple(facts["places"]),
-    )
-    outputs = facts["outputs"]
+def differentiable(forward: Run, backwards: Mapping[str, Run], facts: Mapping[str, Any]) -> Run:
+    """The function of the inputs that runs ``forward``, with the gradients of ``backwards``."""
+    nodes = enumerate(facts["nodes"])
+    plans = [_Plan.of(node, backwards[node["name"]], index == 0) for index, node in nodes]
+    outputs, symbols = facts["outputs"], facts["symbols"]
 
     def run(*inputs: Any) -> tuple[Any, ...]:
-        call = _Call(inputs)
-        roots = _Packaged.apply(plan, call, *[inputs[i] for i in plan.places])  # type: ignore[no-untyped-call]
-        known = {"roots": roots, "rest": call.rest, "input": inputs}
+        call = _Call(forward, inputs, {name: inputs[i] for name, i in symbols.items()})
+        known: dict[str, Sequence[Any]] = {"input": inputs, "roots": ()}
+        for plan in plans:
+            wrt = [known[kind][i] for kind, i in plan.wrt]
+            known["roots"] = *known["roots"], *_Packaged.apply(plan, call, *wrt)  # type: ignore[no-untyped-call]
+        known["rest"] = call.rest
         return tuple(None if place is None else known[place[0]][place[1]] for place in outputs)
 
     return run
