@@ -47,8 +47,9 @@ def _apply(trace: Trace, context: PassContext) -> Trace | Outcome:
     weights = next((e.weights for e in context.executors if isinstance(e, PackedExecutor)), None)
     names = {name for call in trace.calls if (name := _weight(call)) is not None}
     places = [i for i, p in enumerate(trace.inputs) if p.name in names]
-    # An optimizer writes to the weights of a program that trains.
-    if weights is None or takes_gradients(trace) or not places:
+    # An optimizer writes to the weights of a program that trains. A package owns its weights, and
+    # has no text for what holds them: its products are those of plain weights.
+    if weights is None or takes_gradients(trace) or not places or context.complete:
         return trace
     editor = TraceEditor(trace, context.tags)
     editor.append(*trace.calls)

@@ -50,7 +50,11 @@ def captured(
             )
     except dynamo.CaptureFailure as error:
         reason, source = error.reason.partition("\n")[0], stack_source(error.stack)
-        raise PackageError(f"{name} cannot be captured whole: {reason}", source=source) from None
+        raise PackageError(
+            f"{name} cannot be captured whole: {reason}",
+            hint="a package has no graph breaks: change that line, or export a part without it",
+            source=source,
+        ) from None
     except dynamo.Uninitialized:
         raise PackageError(f"{name} has lazy modules", hint="call it once before") from None
     if changed:

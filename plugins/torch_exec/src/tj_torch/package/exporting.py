@@ -202,18 +202,25 @@ class _Compiled:
         for transform, payload in self.compilation.wrapped:
             if transform == "functionalize" or (payload is None and not self.training):
                 continue
-            every = (ranked.transform for ranked in self.jitted.pipeline.transforms)
-            record = next(each for each in every if each.name == transform)
-            if record.training is None or not self.training:
-                raise PackageError(f"the transform {transform!r} runs code that has no text")
-            found = record.training(payload)
+            every = self.jitted.pipeline.transforms
+            ranked = next(each for each in every if each.transform.name == transform)
+            if ranked.transform.training is None or not self.training:
+                raise PackageError(
+                    f"{ranked} runs code that has no text",
+                    hint="leave it out: plugins=[...] names those to ask",
+                )
+            found = ranked.transform.training(payload)
         if isinstance(found, Decline):
             raise PackageError(f"{name} cannot be packaged with gradients: {found.reason}")
         if self.training and found is None:
             why = "; ".join(f"{n}: {d.reason}" for n, d in self.compilation.declined)
+            if any(ranked.transform.training for ranked in self.jitted.pipeline.transforms):
+                hint = "parameters, or arguments of the export, have to require gradients"
+            else:
+                hint = "a plugin for gradients makes it: pip install tj-autograd"
             raise PackageError(
                 f"{name} has no backward program" + (f" ({why})" if why else ""),
-                hint="" if why else "a plugin for gradients makes it: pip install tj-autograd",
+                hint="" if why else hint,
             )
         return found
 

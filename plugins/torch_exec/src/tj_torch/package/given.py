@@ -63,7 +63,11 @@ class Given:
         known = {a.name: a.value for a in self.arguments}
         for name, dims in dynamic.items():
             if not isinstance(known.get(name), torch.Tensor):
-                raise PackageError(f"dynamic: {name} is no argument that is a tensor")
+                tensors = ", ".join(n for n, x in known.items() if isinstance(x, torch.Tensor))
+                raise PackageError(
+                    f"dynamic: {name} is no argument that is a tensor",
+                    hint=f"these are: {tensors}" if tensors else "dynamic=True is for all sizes",
+                )
             for dim in [dims] if isinstance(dims, int) else dims:
                 mark_dynamic(known[name], dim)
 

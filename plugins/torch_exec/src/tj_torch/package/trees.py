@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,6 +83,10 @@ def described(value: Any, leaf: Callable[[Any, str], Tree | None], path: str) ->
         name = "dict" if kind is dict else "fields"
         rows = [(k, described(item, leaf, f"{path}[{k!r}]")) for k, item in value.items()]
         return [name, [*map(list, rows)]]
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+        rows = [(n, described(getattr(value, n), leaf, f"{path}.{n}")) for n in names]
+        return ["fields", [*map(list, rows)]]
     text = value_text(value)
     if text is None:
         raise PackageError(f"{path} is a {kind.__qualname__}, which has no place in a package")

@@ -108,6 +108,12 @@ class _First(TorchDispatchMode):
 
     found: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # PyTorch's wrapper of the method imports Dynamo, where a package is loaded, too. Where
+        # programs are compiled, its hook is off.
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
