@@ -39,6 +39,11 @@ def export(
     """
     from tj_core.api import jit  # with all that compiles, which `load` does without
 
+    if not isinstance(inputs, tuple | list):
+        raise PackageError(
+            f"the arguments are a {type(inputs).__name__}, and neither a tuple nor a list",
+            hint="one argument is (x,)",
+        )
     state = getattr(fn, "__tj__", None)
     if not isinstance(state, Jitted) or options:
         state = jit(fn, **options).__tj__

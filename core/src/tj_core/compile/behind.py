@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tj_core.contract.beside import Beside
     from tj_core.contract.executors import Executor
 
-__all__ = ["Behind", "make_expected"]
+__all__ = ["Behind", "further_programs", "make_expected"]
 
 
 class _Regions(Protocol):
@@ -168,7 +168,7 @@ class Behind:
 
     def _compile(self) -> bool:
         """Compile what waits now; True if something may wait still."""
-        plain, fused = _programs(self._plain), _programs(self._fused)
+        plain, fused = further_programs(self._plain), further_programs(self._fused)
         for each in plain:
             if not each.known:
                 with self._step():
@@ -197,10 +197,11 @@ def make_expected(assembled: Any) -> None:
 
     They are made in their usual forms; see `Behind.between`.
     """
-    for each in _programs(assembled):
+    for each in further_programs(assembled):
         if each.expected:
             each[each.usual]
 
 
-def _programs(assembled: Any) -> tuple[Any, ...]:
+def further_programs(assembled: Any) -> tuple[Any, ...]:
+    """The further programs of an ``assembled`` function; see `Behind.between`."""
     return tuple(getattr(assembled, "programs", ()))

@@ -90,7 +90,8 @@ class Compilation:
     ``variants`` are compiled later, for inputs on which the program is wrong although its guards
     hold. ``wrapped`` are the transforms that put functions of theirs around the program, or
     assembled it, with their payloads for `Transform.restore`. ``behind`` is set if kernels are
-    compiled behind the program.
+    compiled behind the program. ``further`` are the further programs of an assembled function by
+    form, see `Behind.between`, each with the form that its trace in ``others`` is for, ``default``.
     """
 
     traces: Sequence[Trace]
@@ -105,3 +106,4 @@ class Compilation:
     variants: list[Compilation] = field(default_factory=list)
     wrapped: tuple[tuple[str, Any], ...] = ()
     behind: Behind | None = None
+    further: tuple[Any, ...] = ()

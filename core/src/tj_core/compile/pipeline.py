@@ -12,7 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.behind import Behind, make_expected
+from tj_core.compile.behind import Behind, further_programs, make_expected
 from tj_core.compile.checked_runs import Checks
 from tj_core.compile.claims import ClaimedProgram
 from tj_core.compile.collection import collecting_less
@@ -360,6 +360,7 @@ class _Run:
         if assembly is not None:
             others |= assembly.others
         function = self.assembled(program, self.late)
+        further = further_programs(function)
         behind = self.behind()
         if behind is not None:
             plain = self.claimed.generate(boxed, self.pipeline.checks, plain=True)
@@ -385,6 +386,7 @@ class _Run:
             counts=self.claimed.counts,
             wrapped=tuple(self.outcomes.payloads),
             behind=behind,
+            further=further,
         )
 
     def assembled(self, program: Program, late: LatePrograms) -> Callable[..., Any]:

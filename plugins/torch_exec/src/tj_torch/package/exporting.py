@@ -76,7 +76,7 @@ def export(
     with torch.inference_mode(False), torch.set_grad_enabled(training):
         given = Given.of(jitted.fn, args, kwargs)
         _check_distinct(given)
-        given.mark(dynamic)
+        given.mark(jitted.fn, dynamic)
         return _compiled(jitted, given, dynamic, training).package()
 
 
@@ -85,7 +85,7 @@ class _Compiled:
     """A program for ``given``: what was acquired, what became of it, and the code around it.
 
     ``values`` are the program's inputs in the captured call, ``sources`` the expressions that they
-    are read from. ``symbols`` knows the symbols' values in that call, and conditions on them.
+    are read from, ``ranges`` the conditions on symbols, ``sizes`` their values in that call.
     """
 
     jitted: Jitted
@@ -95,7 +95,8 @@ class _Compiled:
     call: Replayed
     values: tuple[Any, ...]
     sources: tuple[str, ...]
-    symbols: Sizes
+    ranges: tuple[str, ...]
+    sizes: dict[str, int]
     training: bool
 
     def package(self) -> Package:
@@ -104,14 +105,13 @@ class _Compiled:
         inputs = [*self.inputs(state)]
         numbers = self.numbers()
         rows = self.given.rows(self.metadata, numbers)
-        symbols = symbols_in(self.acquired.inputs)
-        result = self.call.described(self.given, state.name_of, bool(symbols))
+        symbolic = bool(symbols_in(self.acquired.inputs))
+        result = self.call.described(self.given, state.name_of, symbolic)
         writes = any(c.effects.mutates or c.effects.rebinds for c in self.acquired.calls)
         parts = self.parts()
         if parts is not None:
             run_backward(self.compilation, self.values)
         backwards = {} if parts is None else backwards_of(self.compilation, parts)
-        ranges = _ranges(self.symbols, symbols)  # those that a backward has added, too
         if writes:
             state.check_apart()
         traces = self.traces(backwards)
@@ -130,8 +130,8 @@ class _Compiled:
         manifest = {
             "name": self.jitted.name,
             "made": machine.facts(["tj-core", "tj-torch", *distributions]),
-            "contract": Contract(tuple(rows), ranges, writes, self.training).as_json(),
-            "sizes": {name: self.symbols.hint(name) for name in symbols},
+            "contract": Contract(tuple(rows), self.ranges, writes, self.training).as_json(),
+            "sizes": self.sizes,
             "inputs": inputs,
             "result": result,
             "traces": sorted(traces),
@@ -244,12 +244,15 @@ def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic, training: bool) ->
             names = [argument.name for argument in given.arguments[: len(given.args)]]
             acquired = compiler.acquired(found.graph, found.examples, found.sources, names)
             compilation = compiler.finish(acquired, complete=True)
-            symbols = compiler.dialects.sizes
+            # A backward is compiled later, and adds none: it may not ask for more.
+            ranges = _ranges(compiler.dialects.sizes, symbols_in(acquired.trace.inputs))
+            hint = compiler.dialects.sizes.hint
+            sizes = {name: hint(name) for name in symbols_in(acquired.trace.inputs)}
         call = replayed(found, acquired.trace, given)
     values = (*call.inputs, *held_by(acquired.held))
     sources = tuple(found.sources.get(i, f"constant_{i}") for i in range(len(values)))
     return _Compiled(
-        jitted, given, acquired.trace, compilation, call, values, sources, symbols, training
+        jitted, given, acquired.trace, compilation, call, values, sources, ranges, sizes, training
     )
 
 

@@ -23,7 +23,7 @@ class Given:
     """The arguments of the call that is captured.
 
     Tensors are aliases of the caller's, which bear the marks of dynamic sizes. ``args`` and
-    ``kwargs`` make the call: all that can be positional is. ``leaves`` are tensors and plain values
+    ``kwargs`` make the call. ``leaves`` are tensors and plain values
     in order, ``paths`` their names in messages, ``sources`` the expressions by which Dynamo reads
     them in a frame with ``args`` and ``kwargs``.
     """
@@ -43,7 +43,10 @@ class Given:
         """
         made = cls(arguments_of(fn, [*map(_aliased, args)], _aliased(dict(kwargs))))
         for argument in made.arguments:
-            if argument.place == len(made.args):
+            # As in the call: the module of an ExportedProgram takes a keyword as none but that.
+            if argument.place == len(made.args) and (
+                argument.place < len(args) or argument.keyword is None
+            ):
                 made.args.append(argument.value)
             else:
                 assert argument.keyword is not None
@@ -51,15 +54,22 @@ class Given:
         made.rows(lambda tensor: "", {})
         return made
 
-    def mark(self, dynamic: Dynamic) -> None:
-        """Mark the sizes that are to be symbols.
+    def mark(self, fn: Any, dynamic: Dynamic) -> None:
+        """Mark the sizes that are to be symbols: those of ``dynamic``, and those of a graph ``fn``.
 
-        :raises PackageError: for a name that is none of a tensor.
+        :raises PackageError: for a name that is none of a tensor, or a dimension that it lacks.
         """
-        if isinstance(dynamic, bool):
-            return
         from tj_torch.torch_private.dynamo import mark_dynamic
 
+        for tensor, dim in _symbolic(fn, self.leaves):
+            mark_dynamic(tensor, dim)
+        if isinstance(dynamic, bool):
+            return
+        if not isinstance(dynamic, Mapping):
+            raise PackageError(
+                f"dynamic: {dynamic!r} is neither a bool nor a dict",
+                hint='name arguments and dimensions: dynamic={"x": 0}',
+            )
         known = {a.name: a.value for a in self.arguments}
         for name, dims in dynamic.items():
             if not isinstance(known.get(name), torch.Tensor):
@@ -68,8 +78,11 @@ class Given:
                     f"dynamic: {name} is no argument that is a tensor",
                     hint=f"these are: {tensors}" if tensors else "dynamic=True is for all sizes",
                 )
+            count = known[name].dim()
             for dim in [dims] if isinstance(dims, int) else dims:
-                mark_dynamic(known[name], dim)
+                if not -count <= dim < count:
+                    raise PackageError(f"dynamic: {name} has {count} dimensions, and none {dim}")
+                mark_dynamic(known[name], dim % count)
 
     def rows(
         self, tensor: Callable[[torch.Tensor], str], numbers: Mapping[int, str]
@@ -110,6 +123,20 @@ class Given:
         return ((i, x) for i, x in enumerate(self.leaves) if isinstance(x, torch.Tensor))
 
 
+def _symbolic(fn: Any, leaves: Sequence[Any]) -> Iterator[tuple[torch.Tensor, int]]:
+    """Dimensions of ``leaves`` that are symbols in the graph ``fn``, as an ExportedProgram's."""
+    if not isinstance(fn, torch.fx.GraphModule):
+        return
+    placeholders = [node for node in fn.graph.nodes if node.op == "placeholder"]
+    if len(placeholders) != len(leaves):
+        return
+    for node, leaf in zip(placeholders, leaves, strict=True):
+        value = node.meta.get("val")
+        if isinstance(leaf, torch.Tensor) and isinstance(value, torch.Tensor):
+            sizes = enumerate(value.shape)
+            yield from ((leaf, i) for i, n in sizes if isinstance(n, torch.SymInt))
+
+
 def _aliased(tree: Any) -> Any:
     if type(tree) in (tuple, list):
         return type(tree)(map(_aliased, tree))
@@ -118,5 +145,7 @@ def _aliased(tree: Any) -> Any:
     if isinstance(tree, torch.Tensor):
         if type(tree) not in (torch.Tensor, torch.nn.Parameter):
             raise PackageError(f"an argument is a {type(tree).__name__}, not a plain tensor")
+        if tree.layout is not torch.strided:
+            raise PackageError(f"an argument is a tensor of layout {tree.layout}")
         return tree.detach().requires_grad_(tree.requires_grad)
     return tree

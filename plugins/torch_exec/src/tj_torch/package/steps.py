@@ -17,6 +17,8 @@ __all__ = ["backwards_of", "run_backward"]
 
 def run_backward(compilation: Compilation, values: Sequence[Any]) -> None:
     """Run forward and backward once, on copies of ``values``, with the random numbers at hand."""
+    for programs in compilation.further:
+        programs[programs.default]  # tangents within the program may come in another form
     copies = [_copy(value) for value in values]
     devices = {v.device.index for v in values if isinstance(v, torch.Tensor) and v.is_cuda}
     with torch.random.fork_rng(sorted(devices)), torch.enable_grad():
