@@ -132,7 +132,8 @@ class Own(torch.autograd.Function):
 
 def view(x: torch.Tensor) -> Any:
     y = x.sin()
-    return y, y[0], y[0].exp()
+    first = y[0]
+    return y, first, first.exp()
 
 
 X = torch.rand(3, 4, requires_grad=True)
@@ -199,10 +200,13 @@ def test_a_parameter_of_another_result_gets_no_gradient() -> None:
             self.left, self.right = torch.nn.Linear(4, 2), torch.nn.Linear(4, 3)
 
         def forward(self, x: torch.Tensor) -> Any:
-            return self.left(x), self.right(x)
+            right = self.right(x)  # read first: parameters are in the order of the module
+            return self.left(x), right
 
     package = tj.export(Heads(), (torch.rand(2, 4),), training=True, plugins=PLUGINS)
     package(torch.rand(2, 4))[1].sum().backward()
+    names = [name for name, _ in package.named_parameters()]
+    assert names == ["left.weight", "left.bias", "right.weight", "right.bias"]
     assert [p.grad is None for p in package.parameters()] == [True, True, False, False]
 
 

@@ -36,7 +36,7 @@ from tj_torch.package.executors import members as members_of
 from tj_torch.package.given import Given
 from tj_torch.package.program import CONSTANTS, Package, setting
 from tj_torch.package.running import text_of
-from tj_torch.package.state import State
+from tj_torch.package.state import State, readable
 from tj_torch.package.steps import backwards_of, run_backward
 from tj_torch.package.tensors import packed
 from tj_torch.package.training import facts_of
@@ -141,6 +141,7 @@ class _Compiled:
             "constants": sorted(constants),
             "state": state.facts(self.training),
             "training": None if parts is None else facts_of(parts, traces["computation"].inputs),
+            "trained": state.trained() if self.training else [],
             "unused": state.unused(),
         }
         # As it is read from a file: tuples are lists then.
@@ -159,7 +160,8 @@ class _Compiled:
                 yield ["leaf", places[id(value)]]
             elif isinstance(p, TensorProxy) and not _is_argument(source):
                 if type(value) not in (torch.Tensor, torch.nn.Parameter):
-                    raise PackageError(f"{source} is a {type(value).__name__}, no plain tensor")
+                    said = f"{readable(source)} is a {type(value).__name__}, no plain tensor"
+                    raise PackageError(said, hint="a package holds plain tensors only")
                 yield ["state", state.add(value, source)]
             else:
                 raise PackageError(

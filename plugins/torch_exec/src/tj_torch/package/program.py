@@ -158,7 +158,14 @@ class Package:
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """The tensors of the program's own that get gradients; none without ``training``."""
-        return (t for t in self._tensors.values() if isinstance(t, torch.nn.Parameter))
+        return (parameter for _, parameter in self.named_parameters())
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """`parameters`, in the module's order, each with its first name there."""
+        for name in self.manifest["trained"]:
+            parameter = self._tensors[name]
+            assert isinstance(parameter, torch.nn.Parameter)
+            yield (self.manifest["state"][name]["names"] or [name])[0], parameter
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy the values of ``state`` to the program's parameters and buffers.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tj_core.extend import PackageError
 
-__all__ = ["State"]
+__all__ = ["State", "readable"]
 
 
 @dataclass
@@ -44,7 +44,7 @@ class State:
         """Add a tensor, which the program reads from the expression ``source``; return its name."""
         name = self.name_of(tensor)
         if name is None:
-            name = self.known.get(id(tensor), (_readable(source),))[0]
+            name = self.known.get(id(tensor), (readable(source),))[0]
             while name in self.tensors:
                 name += "_"
             self.tensors[name] = tensor
@@ -74,13 +74,19 @@ class State:
             for name, t in self.tensors.items()
         }
 
+    def trained(self) -> list[str]:
+        """The tensors that get gradients, in the module's order, that of an optimizer's state."""
+        places = {key: place for place, key in enumerate(self.known)}
+        found = [name for name, tensor in self.tensors.items() if tensor.requires_grad]
+        return sorted(found, key=lambda name: places.get(id(self.tensors[name]), len(places)))
+
     def unused(self) -> list[str]:
         """The names in the module's state dict that the program does not read."""
         used = {n for t in self.tensors.values() for n in self.known.get(id(t), ())}
         return sorted(self.kept - used)
 
 
-def _readable(source: str) -> str:
+def readable(source: str) -> str:
     """``L['fn']._modules['a']._parameters['b']`` as ``a.b``."""
     text = re.sub(r"\._(?:modules|parameters|buffers)\['(\w+)'\]", r".\1", source)
     return text.removeprefix("L['fn']").lstrip(".")
