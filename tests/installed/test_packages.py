@@ -60,13 +60,16 @@ def words(*shape: int) -> torch.Tensor:
 
 
 PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], Any]] = {
-    "steps of a language model, any sizes": (
-        Language, lambda: words(3, 7), {"dynamic": {"x": (0, 1)}, "training": True}, lambda: words(2, 9),
+    "steps of a language model": (
+        Language, lambda: words(3, 7), {"dynamic": {"x": (0, 1)}, "training": True},
+        lambda: words(2, 9),
     ),
     "images": (lambda: Images().eval(), lambda: torch.randn(2, 3, 8, 8), {}, None),
     "frozen": (Layers, lambda: torch.randn(4, 64), {"freeze": True}, None),
     "int8": (Layers, lambda: torch.randn(4, 64), {"onednn": {"int8": ["*"]}}, None),
-    "weights in int8": (Layers, lambda: torch.randn(1, 64), {"onednn": {"int8_weights": ["*"]}}, None),
+    "weights in int8": (
+        Layers, lambda: torch.randn(1, 64), {"onednn": {"int8_weights": ["*"]}}, None,
+    ),
 }  # fmt: skip
 """A module, its argument, what `tj.export` gets, and an argument of another shape."""
 

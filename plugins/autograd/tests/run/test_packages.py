@@ -9,6 +9,7 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
+from tj_core.cli.main import main
 from tj_core.extend import PackageError
 
 if TYPE_CHECKING:
@@ -240,3 +241,8 @@ def test_steps_with_sizes_that_are_symbols(tmp_path: Path) -> None:
             assert torch.equal(mine.grad, theirs.grad)
     with pytest.raises(PackageError, match="is for sizes with"):
         package(torch.rand(1, 5, 4))
+
+
+def test_the_command_runs_a_step(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["package", "run", str(file)]) == 0
+    assert "cpu f32[] requires_grad" in capsys.readouterr().out

@@ -110,6 +110,17 @@ def test_other_versions_and_machines(data: bytes, tmp_path: Path, fact: str) -> 
     assert "the package was made with another" in text
 
 
+def test_a_processor_with_other_instructions(data: bytes, tmp_path: Path) -> None:
+    def change(text: str) -> bytes:
+        return rewritten(data, lambda manifest, found: manifest["made"].update(instructions=text))
+
+    known = opened(data, "x")[0]["made"]["instructions"]
+    text = refused(change(f"{known} avx512_more"), tmp_path)
+    assert "the processor here has no avx512_more;" in f"{text};"
+    (tmp_path / "fewer.tjp").write_bytes(change(" ".join(known.split()[:-1])))
+    tj.load(tmp_path / "fewer.tjp")
+
+
 def test_a_package_that_does_not_say_its_processor(data: bytes, tmp_path: Path) -> None:
     def change(manifest: dict[str, Any], found: dict[str, bytes]) -> None:
         del manifest["made"]["processor"]

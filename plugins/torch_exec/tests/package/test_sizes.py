@@ -84,12 +84,40 @@ def test_an_exported_program() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     shapes = ({0: torch.export.Dim("rows", max=8)},)
     program = torch.export.export(module, (X,), dynamic_shapes=shapes)
-    package = tj.export(program, (X,), dynamic={"input": 0}, plugins=["torch"])
+    package = tj.export(program, (X,), plugins=["torch"])
     with torch.no_grad():
         assert torch.equal(package(X[:5]), module(X[:5]))
     assert package.state_dict().keys() == {"0.weight", "0.bias"}
     with pytest.raises(PackageError, match="<= 8, not for"):
         package(torch.rand(9, 4))
+
+
+def test_keywords_of_an_exported_program() -> None:
+    def scaled(x: torch.Tensor, *, by: float) -> torch.Tensor:
+        return x * by
+
+    class Module(torch.nn.Module):
+        forward = staticmethod(scaled)
+
+    program = torch.export.export(Module(), (X,), {"by": 3.0})
+    package = tj.export(program, (X,), keywords={"by": 3.0}, plugins=["torch"])
+    assert torch.equal(package(X, by=3.0), X * 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "dynamic", "text"),
+    [
+        ((X,), {"x": 2}, "x has 2 dimensions, and none 2"),
+        ((X,), "x", "is neither a bool nor a dict"),
+        ((X,), {"y": 0}, "these are: x"),
+        (X, False, "the arguments are a Tensor"),
+        ((X.to_sparse(),), False, "a tensor of layout torch.sparse_coo"),
+    ],
+)
+def test_wrong_arguments(given: Any, dynamic: Any, text: str) -> None:
+    with pytest.raises(PackageError) as caught:
+        tj.export(lambda x: x + 1, given, dynamic=dynamic, plugins=["torch"])
+    assert text in f"{caught.value.message} {caught.value.hint}"
 
 
 def said(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:

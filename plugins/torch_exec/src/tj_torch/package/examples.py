@@ -41,7 +41,9 @@ def example(
                 return _random(content, sizes)
             if known not in given:
                 raise PackageError(f"the file of arguments has no tensor {known}")
-            return given[known]
+            wanted = parse_meta(known, content)
+            assert isinstance(wanted, TensorProxy)
+            return given[known].requires_grad_(wanted.requires_grad)
 
         value = rebuilt(tree, leaf)
         if place == len(positional):
@@ -61,5 +63,5 @@ def _random(text: str, sizes: Mapping[str, int]) -> torch.Tensor:
     dtype = dtype_to_torch(p.dtype)
     made = torch.empty_strided(shape, strides, dtype=dtype, device=device_to_torch(p.device))
     if dtype.is_floating_point or dtype.is_complex:
-        return made.copy_(torch.rand(shape))
+        return made.copy_(torch.rand(shape)).requires_grad_(p.requires_grad)
     return made.copy_(torch.randint(0, 2, shape))
