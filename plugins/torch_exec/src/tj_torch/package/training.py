@@ -74,7 +74,9 @@ class _Plan:
         return cls(
             first,
             backward,
-            *(tuple(facts[name]) for name in ("outputs", "takes", "tensors")),
+            tuple(facts["outputs"]),
+            tuple(facts["takes"]),
+            tuple(facts["tensors"]),
             tangents,  # type: ignore[arg-type]
             tuple(key for key, _ in facts["gradients"]),
             tuple((kind, i) for _, (kind, i) in facts["gradients"]),
@@ -82,7 +84,7 @@ class _Plan:
 
 
 class _Call:
-    """What one call has beside autograd: inputs, values of symbols, the program's results."""
+    """State of one call beside autograd: inputs, values of symbols, the program's results."""
 
     __slots__ = ("forward", "inputs", "rest", "roots", "saved", "symbols")
 
