@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -304,3 +305,29 @@ def test_gradients_inside_of_the_program(tmp_path: Path) -> None:
     got, expected = tj.load(tmp_path / "forces.tj")(x), net(x)
     assert equal(got[0], expected[0].detach())
     assert equal(got[1], expected[1])
+
+
+def test_operators_in_another_process(tmp_path: Path) -> None:
+    """Their fastest functions are found by a mode, for which PyTorch would import Dynamo."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.mm.default(x, x.t()) + torch.ops.aten.sum.dim_IntList(x, [0])[:3]
+
+    tj.export(program, (X,), plugins=["torch"]).save(tmp_path / "operators.tjp")
+    code = "import sys, torch, tj_core as tj; x = tj.load(sys.argv[1])(torch.ones(3, 4)); "
+    code += "print(x.sum().item(), 'torch._dynamo' in sys.modules)"
+    run = [sys.executable, "-c", code, str(tmp_path / "operators.tjp")]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["63.0", "False"]
+
+
+def test_a_dataclass_is_returned_as_its_fields() -> None:
+    @dataclass
+    class Result:
+        y: torch.Tensor
+        parts: list[torch.Tensor]
+
+    package = tj.export(lambda x: Result(x + 1, [x * 2]), (X,), plugins=["torch"])
+    found = package(X)
+    assert torch.equal(found.y, X + 1)
+    assert torch.equal(found["parts"][0], X * 2)
