@@ -126,7 +126,7 @@ def compiled(
     with (
         tracing(context),
         V.set_fake_mode(mode),
-        _asked(visible),
+        _asked(visible, [_strides_of(output.args[0][i]) for i in visible]),
         settings(forced),
         _converting(),
         exact_propagation(),
@@ -241,8 +241,9 @@ def _strides_pass() -> Any:
     from tj_inductor.adapter.names import CustomGraphPass
 
     class Strides(CustomGraphPass):  # type: ignore[misc]
-        def __init__(self, strides: Mapping[int, Sequence[int] | None]) -> None:
+        def __init__(self, strides: Mapping[int, Sequence[int] | None], known: Any) -> None:
             self.strides = dict(strides)
+            self.known = known
 
         def __call__(self, graph: torch.fx.Graph) -> None:
             (output,) = graph.find_nodes(op="output")
@@ -252,7 +253,7 @@ def _strides_pass() -> Any:
             output.meta["original_output_strides"] = noted
 
         def uuid(self) -> str:  # what Inductor keeps it would else find again for other strides
-            return f"tj {_sources()} strides {sorted(self.strides.items())}"
+            return f"tj {_sources()} strides {sorted(self.strides.items())} {self.known}"
 
     return Strides
 
@@ -264,8 +265,19 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
-def _asked(strides: Mapping[int, Sequence[int] | None]) -> contextlib.AbstractContextManager[Any]:
-    """Request ``strides`` for the outputs of a graph that is compiled inside of the block."""
+def _strides_of(node: Any) -> str:
+    """The strides of an output of a graph, as text: the code of the graph does not tell them."""
+    value = node.meta["val"] if isinstance(node, torch.fx.Node) else None
+    return str(tuple(value.stride())) if isinstance(value, torch.Tensor) else ""
+
+
+def _asked(
+    strides: Mapping[int, Sequence[int] | None], known: Sequence[str]
+) -> contextlib.AbstractContextManager[Any]:
+    """Request ``strides`` for the outputs of a graph that is compiled inside of the block.
+
+    ``known`` are the strides that they have in the graph.
+    """
     if is_lost(STRIDES):
         need([STRIDES] if any(strides.values()) else [])
         return contextlib.nullcontext()
@@ -273,7 +285,7 @@ def _asked(strides: Mapping[int, Sequence[int] | None]) -> contextlib.AbstractCo
 
     theirs = config.post_grad_custom_post_pass
     others = [*theirs] if isinstance(theirs, list | tuple) else [theirs]
-    asked = _strides_pass()(strides)
+    asked = _strides_pass()(strides, known)
     # The user's own pass runs, too, after this one.
     passes: Any = [asked, *others] if theirs else asked
     patched: contextlib.AbstractContextManager[Any] = config.patch(

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -75,6 +75,7 @@ __all__ = [
     "is_dense",
     "is_fake",
     "is_input_check",
+    "depend_on_data",
     "is_known",
     "memory_format",
     "metadata_mutated",
@@ -122,6 +123,13 @@ def is_known(truth: Any) -> bool:
     from tj_torch.torch_private.shapes import statically_known_true
 
     return bool(statically_known_true(truth))
+
+
+def depend_on_data(sizes: Sequence[Any]) -> bool:
+    """Test for sizes with symbols whose values are known only where the program runs."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(sizes))
 
 
 def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -9,13 +9,24 @@ the loss's gradient of a transposed tensor is contiguous, and said to be transpo
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from tj_torch.ops.fakes.layouts import (
+    Layout,
+    Strides,
+    contiguous,
+    filled,
+    is_decidable,
+    is_long,
+    is_size,
+    layout_of,
+    like,
+    of_operands,
+    same,
+)
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.eager import (
     batch_norm_no_update,
@@ -32,8 +43,6 @@ from tj_torch.torch_private.runtime import unsafe_view
 
 __all__ = ["corrected", "may_differ"]
 
-Strides = tuple[Any, ...]
-
 
 def may_differ(func: Any) -> bool:
     """Test for operators whose fake kernel may give other strides than their kernels."""
@@ -45,7 +54,8 @@ def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any
     """Result of ``func(*args, **kwargs)`` on fake tensors, with the strides of kernels."""
     if func in _ALL:
         return tuple(
-            None if r is None else _with_strides(r, _contiguous(func, args, r)) for r in result
+            None if r is None else _with_strides(r, _ALL[func](func, args, r, **kwargs))
+            for r in result
         )
     if func in _SECOND:
         return _with_second(result, _SECOND[func](func, args, result[1]))
@@ -69,7 +79,7 @@ def _with_second(result: tuple[Any, ...], strides: Strides | None) -> tuple[Any,
 
 
 def _with_strides(value: torch.Tensor, strides: Strides) -> torch.Tensor:
-    if all(map(_same, strides, value.stride())):
+    if all(map(same, strides, value.stride())):
         return value
     offset = value.storage_offset()
     return torch.ops.aten.as_strided.default(value, value.shape, strides, offset)  # type: ignore[no-any-return]
@@ -81,9 +91,9 @@ def _of_view(func: Any, args: tuple[Any, ...], view: torch.Tensor, /) -> Strides
     What has no elements is contiguous, unless its shape stays the same.
     """
     source, sizes, strides = args[0], view.shape, list(view.stride())
-    if any(_is(size, 0) for size in sizes):
+    if any(is_size(size, 0) for size in sizes):
         return tuple(source.stride()) if source.shape == sizes else tuple(strides)
-    for i in reversed([i for i, size in enumerate(sizes) if _is(size, 1)]):
+    for i in reversed([i for i, size in enumerate(sizes) if is_size(size, 1)]):
         if i + 1 < len(sizes):
             strides[i] = sizes[i + 1] * strides[i + 1]
         else:
@@ -100,7 +110,7 @@ def _of_expand(func: Any, args: tuple[Any, ...], view: torch.Tensor, /, **kwargs
     if source.ndim == 0:
         return (0,) * len(sizes)
     new = len(sizes) - source.ndim
-    for i in reversed([i for i, size in enumerate(sizes) if _is(size, 1)]):
+    for i in reversed([i for i, size in enumerate(sizes) if is_size(size, 1)]):
         strides[i] = source.stride(i - new) if i >= new else sizes[i + 1] * strides[i + 1]
     return tuple(strides)
 
@@ -109,9 +119,9 @@ def _contiguous(
     func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any
 ) -> Strides:
     """Contiguous, on the CPU."""
-    if result.device.type != "cpu" or any(_is(size, 0) for size in result.shape):
+    if result.device.type != "cpu" or any(is_size(size, 0) for size in result.shape):
         return tuple(result.stride())
-    return _filled(result.shape, range(result.ndim)[::-1])
+    return filled(result.shape, range(result.ndim)[::-1])
 
 
 def _of_angle(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
@@ -120,19 +130,11 @@ def _of_angle(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwarg
 
 
 def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
-    """The strides of an elementwise function of the first two arguments, on the CPU.
-
-    With symbols: in the order of the first, if that fills a block of memory.
-    """
-    first, second = map(_operand, args[:2])
-    if all(isinstance(a, torch.Tensor) and _is_plain(a) for a in (first, second)):
-        metas = (_meta(first), _meta(second))
-        return _of_alike(metas, result.shape) or torch.add(*metas).stride()
-    if isinstance(first, torch.Tensor) and first.ndim == result.ndim:
-        order = _order(first)
-        if order is not None and all(map(_same, first.shape, result.shape)):
-            return _filled(result.shape, order)
-    return tuple(result.stride())
+    """The strides of an elementwise function of the first two arguments, on the CPU."""
+    tensors = [a for a in args[:2] if isinstance(a, torch.Tensor)]
+    if not all(map(is_decidable, [*tensors, result])):
+        return tuple(result.stride())
+    return of_operands([*map(layout_of, args[:2])], result.shape)
 
 
 def _of_first(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
@@ -150,7 +152,7 @@ def _of_roll(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs
         plain = _is_plain(x)
         contiguous = torch.contiguous_format
         return _in_format(x.shape, contiguous) if plain else _contiguous(func, args, result)
-    if any(_is(size, 0) for size in x.shape):
+    if any(is_size(size, 0) for size in x.shape):
         return tuple(x.stride())
     if not _is_plain(x) or not all(isinstance(n, int) for n in shifts):
         return _of_first(func, args, result)
@@ -179,7 +181,7 @@ def _of_memory_format(source: torch.Tensor, result: torch.Tensor) -> Strides:
     if found is None:
         return tuple(result.stride())
     last = range(result.ndim)[::-1]
-    return _filled(result.shape, (1, *last[:-2], 0) if found else last)
+    return filled(result.shape, (1, *last[:-2], 0) if found else last)
 
 
 def _seems_channels_last(tensor: torch.Tensor) -> bool | None:
@@ -191,7 +193,7 @@ def _seems_channels_last(tensor: torch.Tensor) -> bool | None:
         return False
     last = range(tensor.ndim)[::-1]
     for order in (last, (1, *last[:-2], 0)):
-        if all(map(_same, tensor.stride(), _filled(tensor.shape, order))):
+        if all(map(same, tensor.stride(), filled(tensor.shape, order))):
             return order is not last
     return None if _order(tensor) is None else False
 
@@ -222,49 +224,40 @@ def _of_loss(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs
     source = args[1 if func is aten.binary_cross_entropy_backward.default else 0]
     if result.ndim != source.ndim:
         return tuple(result.stride())
-    if _is_plain(source):
-        return torch.empty_like(_meta(source)).stride()
-    return tuple(result.stride() if _order(source) is None else source.stride())
+    return like(layout_of(source)) if is_decidable(source) else tuple(result.stride())
 
 
 def _of_new(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """Keep the strides of a dense argument, the order of another one's, as `empty_like` does."""
     source = args[0]
     asked = kwargs.get("memory_format") not in (None, torch.preserve_format)
-    if asked or not _is_plain(source):
+    if asked or not is_decidable(source):
         return tuple(result.stride())
-    if private.is_dense(_meta(source)):
-        return tuple(source.stride())
-    return _filled(source.shape, _ordered(source))
+    return like(layout_of(source))
+
+
+def _of_sorted(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """The strides of ``empty_like`` for the input."""
+    source = args[0]
+    return like(layout_of(source)) if is_decidable(source) else tuple(result.stride())
+
+
+def _of_reduction(
+    func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any
+) -> Strides:
+    """Contiguous, on the CPU, also without elements."""
+    return contiguous(result.shape) if result.device.type == "cpu" else tuple(result.stride())
 
 
 def _of_unique(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """Contiguous, if the dimension of what is unique were the first."""
     dim = args[1] if func is aten.unique_dim.default else dict(enumerate(args)).get(3)
     dim = kwargs.get("dim", dim)
-    empty = any(_is(size, 0) for size in result.shape)
+    empty = any(is_size(size, 0) for size in result.shape)
     if dim is None or empty or result.device.type != "cpu":
         return tuple(result.stride())
     first = dim % result.ndim
-    return _filled(result.shape, [*(i for i in range(result.ndim)[::-1] if i != first), first])
-
-
-def _ordered(tensor: torch.Tensor) -> list[int]:
-    """The dimensions from the innermost to the outermost, as `infer_dense_strides` sorts them."""
-    order = list(range(tensor.ndim))[::-1]
-    for last in range(1, tensor.ndim):
-        place = last
-        for before in range(last)[::-1]:
-            inner, outer = order[before], order[place]
-            if 0 in (tensor.stride(inner), tensor.stride(outer)):
-                continue  # nothing tells which of them is inside
-            strides = tensor.stride(inner) - tensor.stride(outer)
-            if strides < 0:
-                break
-            if strides > 0 or tensor.shape[inner] > tensor.shape[outer]:
-                order[before], order[place] = outer, inner
-                place = before
-    return order
+    return filled(result.shape, [*(i for i in range(result.ndim)[::-1] if i != first), first])
 
 
 def _of_pointwise(
@@ -276,63 +269,43 @@ def _of_pointwise(
     devices, that of fake tensors among them, they take it for no operand.
     """
     given = _operands(func, args)
-    known = all(_is_plain(a) for a in args if isinstance(a, torch.Tensor))
-    if func in _COMPOSED or func._schema.is_mutable or not known or len(given) not in _LIKE:
+    known = all(is_decidable(a) for a in args if isinstance(a, torch.Tensor))
+    if func in _COMPOSED or func._schema.is_mutable or not known or len(given) not in (1, 2, 3):
         return tuple(result.stride())
     if func is aten.threshold_backward.default:
         given.reverse()  # as its kernel has them
-    metas = [torch.empty_strided(a.shape, a.stride(), device="meta") for a in given]
+    layouts = [layout_of(a) for a in given]
     if func is aten.where.self or result.is_floating_point():
         # What is cast first has no gaps: integers, and of `where` the other data type.
-        metas = [
-            _meta(a).new_empty_strided(a.shape, _filled(a.shape, _ordered(a)))
-            if _is_cast(func, args, a, result) and not private.is_dense(m)
-            else m
-            for a, m in zip(given, metas, strict=True)
+        layouts = [
+            Layout(layout.shape, like(layout)) if _is_cast(func, args, a, result) else layout
+            for a, layout in zip(given, layouts, strict=True)
         ]
-    strides = _of_alike(metas, result.shape)
-    return tuple(_LIKE[len(given)](*metas).stride()) if strides is None else strides
+    return of_operands(layouts, result.shape)
 
 
-def _is_cast(func: Any, args: tuple[Any, ...], operand: torch.Tensor, result: torch.Tensor) -> bool:
+def _is_cast(func: Any, args: tuple[Any, ...], operand: Any, result: torch.Tensor) -> bool:
     """Test for an operand that the kernel casts before it computes."""
+    if not isinstance(operand, torch.Tensor):
+        return False
     if func is aten.where.self:
         return operand is not args[0] and operand.dtype != result.dtype
     return not operand.is_floating_point()
 
 
-_LIKE: dict[int, Callable[..., torch.Tensor]] = {1: torch.neg, 2: torch.add, 3: torch.addcmul}
-"""Operators without a formula in Python, by their number of operands: all give equal strides."""
-
-
-def _operands(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
+def _operands(func: Any, args: tuple[Any, ...]) -> list[Any]:
     """The operands of an elementwise operator, with the numbers that count as operands."""
     takes_number = "scalar" in func._overloadname.lower() and func not in _WITH_NUMBER
-    places = [takes_number or str(p.type) == "Tensor" for p in func._schema.arguments[: len(args)]]
-    given = [_operand(a) if place else a for a, place in zip(args, places, strict=True)]
-    return [a for a in given if isinstance(a, torch.Tensor)]
+    given = zip(args, func._schema.arguments[: len(args)], strict=True)
+    return [
+        a
+        for a, p in given
+        if isinstance(a, torch.Tensor)
+        or ((takes_number or str(p.type) == "Tensor") and isinstance(a, _NUMBERS))
+    ]
 
 
-def _of_alike(operands: Sequence[torch.Tensor], shape: Sequence[int]) -> Strides | None:
-    """The strides of a result whose operands have its shape and one layout; else None.
-
-    Kernels look for this first, on devices that have data. Contiguous is who seems so: a dimension
-    of size one may have any stride. The formulas of fake kernels keep that stride.
-    """
-    if any(a.shape != torch.Size(shape) for a in operands):
-        return None
-    if all(a.is_contiguous() for a in operands):
-        return _in_format(shape, torch.contiguous_format)
-    layout = torch.channels_last
-    if len(shape) == 4 and all(a.is_contiguous(memory_format=layout) for a in operands):
-        return _in_format(shape, layout)
-    if len({a.stride() for a in operands}) == 1 and private.is_dense(operands[0]):
-        return tuple(operands[0].stride())
-    return None
-
-
-def _operand(value: Any) -> Any:
-    return torch.tensor(value) if isinstance(value, (bool, int, float, complex)) else value
+_NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -341,7 +314,7 @@ def _meta(tensor: torch.Tensor) -> torch.Tensor:
 
 def _is_ambiguous(value: Any) -> bool:
     """Test for a dimension whose stride tells nothing about the elements: of size 0 or 1."""
-    return isinstance(value, torch.Tensor) and any(_is(s, 1) or _is(s, 0) for s in value.shape)
+    return isinstance(value, torch.Tensor) and not all(map(is_long, value.shape))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -355,11 +328,11 @@ def _order(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
     None if symbols do not tell without a guard, or a dimension has size one: its place is free.
     """
-    if tensor.device.type != "cpu" or any(_is(n, 1) or _is(n, 0) for n in tensor.shape):
+    if tensor.device.type != "cpu" or any(is_size(n, 1) or is_size(n, 0) for n in tensor.shape):
         return None
     left, order, expected = set(range(tensor.ndim)), list[int](), 1
     while left:
-        following = next((d for d in sorted(left) if _same(tensor.stride(d), expected)), None)
+        following = next((d for d in sorted(left) if same(tensor.stride(d), expected)), None)
         if following is None:
             return None
         left.remove(following)
@@ -368,30 +341,25 @@ def _order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return tuple(order)
 
 
-def _filled(shape: Sequence[Any], order: Sequence[int]) -> Strides:
-    """The strides of what fills a block of memory, its dimensions in ``order``."""
-    sizes = [shape[d] for d in order[:-1]]
-    strides = itertools.accumulate(sizes, operator.mul, initial=1)
-    return tuple(stride for _, stride in sorted(zip(order, strides, strict=False)))
-
-
-def _same(size: Any, other: Any) -> bool:
-    """Tell whether two sizes are equal for all values of symbols, with no guard."""
-    if isinstance(size, int) and isinstance(other, int):
-        return size == other
-    return private.is_known(size == other)
-
-
-def _is(size: Any, value: int) -> bool:
-    """Compare a size with a number; a symbol equals none, and gets no guard."""
-    return isinstance(size, int) and size == value
-
-
 aten = torch.ops.aten
 _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.view.default: _of_view,
     unsafe_view: _of_view,
     torch.ops.aten.expand.default: _of_expand,
+    **dict.fromkeys(
+        (
+            aten.all.dim,
+            aten.all.dims,
+            aten.amax.default,
+            aten.amin.default,
+            aten.any.dim,
+            aten.any.dims,
+            aten.prod.dim_int,
+            aten.sum.dim_IntList,
+            aten.var.correction,
+        ),
+        _of_reduction,
+    ),
     **dict.fromkeys(
         (aten.index_add.default, aten.index_copy.default, aten.renorm.default), _contiguous
     ),
@@ -496,5 +464,10 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
 _SECOND = {aten.convolution_backward.default: _of_weight}
 """The same of the second result, or None where fake kernels are right."""
 
-_ALL = {aten.log_sigmoid_forward.default, aten.native_layer_norm_backward.default}
-"""Operators whose results are all contiguous, those that exist."""
+_ALL: dict[Any, Callable[..., Strides]] = {
+    **dict.fromkeys(
+        (aten.log_sigmoid_forward.default, aten.native_layer_norm_backward.default), _contiguous
+    ),
+    **dict.fromkeys((aten.sort.default, aten.sort.stable), _of_sorted),
+}
+"""As `_ALWAYS`, for all results, those that exist."""
