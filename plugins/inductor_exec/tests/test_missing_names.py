@@ -182,7 +182,7 @@ def _idle(*args: Any, **kwargs: Any) -> Any:
 
 FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.REGIONS: (executor, "can_fuse", lambda call: Decline("planted")),
-    names.STRIDES: (compiling, "_asked", lambda strides: contextlib.nullcontext()),
+    names.STRIDES: (compiling, "_asked", lambda *_: contextlib.nullcontext()),
     names.FORMULAS: (compiling, "formulas", lambda known: {}),
     names.KERNELS: (kernels, "_replace", _idle),
     names.ONE_FILE: (kernels, "_replace", _idle),

@@ -29,6 +29,7 @@ from tj_torch.ops.fakes.layouts import (
 )
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.eager import (
+    attention_on_cpu,
     batch_norm_no_update,
     batch_norm_with_update,
     batch_norm_with_update_functional,
@@ -365,6 +366,7 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
     ),
     **dict.fromkeys(
         (
+            attention_on_cpu,
             to_copy,
             aten.empty_like.default,
             aten.flip.default,
