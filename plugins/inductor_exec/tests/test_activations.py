@@ -47,3 +47,40 @@ def test_branches(fusing: Any, dtype: torch.dtype) -> None:
         warnings.simplefilter("error", tj.TjWarning)
         found = seen(fusing(program, {"minimum": 1}))
     assert all(same(mine, eager) for mine, eager in zip(found, seen(program), strict=True))
+
+
+@pytest.mark.parametrize("counts", [(-1,), (1, 2, -1)], ids=["fixed", "symbols"])
+def test_gradients_of_logits_with_negative_limits(fusing: Any, counts: tuple[int, ...]) -> None:
+    """They cut nothing off: outside of 0 and 1 gradients are NaN."""
+
+    def f(x: torch.Tensor, limit: int) -> torch.Tensor:
+        return torch.logit(x.sin(), limit)
+
+    fused = fusing(f)
+    for limit in counts:
+        for g in (f, fused):
+            x = torch.tensor([-2.0, 0.5, 1.0, 4.0], requires_grad=True)
+            (found,) = torch.autograd.grad(g(x, limit).sum(), x)
+            expected = found if g is f else expected
+    assert expected.isnan().tolist() == [True, False, False, True]
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("counts", [(-1,), (1, 2, -1)], ids=["fixed", "symbols"])
+@pytest.mark.parametrize("name", ["celu", "elu", "leaky_relu"])
+def test_gradients_by_a_result_of_negative_slopes(
+    fusing: Any, name: str, counts: tuple[int, ...]
+) -> None:
+    """The result does not tell them, and eager raises."""
+
+    def f(x: torch.Tensor, slope: int) -> torch.Tensor:
+        return getattr(functional, name)(x.sin(), slope, inplace=True) * 2
+
+    fused = fusing(f)
+    for slope in counts:
+        x = torch.randn(5, requires_grad=True)
+        out = fused(x, slope)
+        if slope > 0:
+            out.sum().backward()
+    with pytest.raises(RuntimeError, match="negative slope"):
+        out.sum().backward()

@@ -40,6 +40,13 @@ def elu_backward(
     return torch.where(above, share * scale, share * input_scale * slope).to(grad.dtype)
 
 
+def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: Any = None) -> Any:
+    """Gradient of `logit` for a negative ``eps``, which cuts nothing off, as if there were none."""
+    if eps is None or not eps < 0:
+        return NotImplemented
+    return torch.ops.aten.logit_backward.default(grad, x)
+
+
 def power(x: torch.Tensor, exponent: Any) -> Any:
     """Powers of 0.5 and -0.5: roots, which are NaN for a negative infinity, but for float16."""
     if exponent not in (0.5, -0.5) or not x.is_floating_point():
@@ -96,6 +103,7 @@ ACTIVATIONS: dict[Any, Formula] = {
     for operator, formula in (
         (aten.elu.default, in_float(elu)),
         (aten.elu_backward.default, elu_backward),
+        (aten.logit_backward.default, logit_backward),
         (aten.pow.Tensor_Scalar, power),
         (aten.smooth_l1_loss_backward.default, smooth_l1_loss_backward),
         (aten.soft_margin_loss.default, soft_margin_loss),

@@ -247,6 +247,26 @@ def _warns(call: BoundSymbol) -> str | None:
     return "PyTorch's kernel warns of its degrees of freedom" if least <= correction else None
 
 
+def _refuses_slopes(call: BoundSymbol) -> str | None:
+    """The reason why PyTorch's kernel of a gradient by a result may raise, or None.
+
+    A negative slope is none that a result tells. Inductor's kernel computes something.
+    """
+    slopes, by_result = SLOPES[call.symbol.path.partition(".")[0]]
+    if call.args[by_result] is False:
+        return None
+    given = [call.args[i] for i in slopes]
+    known = all(isinstance(n, int | float) and n >= 0 for n in given)
+    return None if known else "PyTorch's kernel refuses negative slopes"
+
+
+SLOPES: dict[str, tuple[tuple[int, ...], int]] = {
+    "elu_backward": ((1,), 4),
+    "leaky_relu_backward": ((2,), 3),
+    "rrelu_with_noise_backward": ((3, 4), 6),
+}
+"""Gradients by a result: the places of slopes, and of the mark that it is the result."""
+
 BATCH_NORM = Symbol.parse("aten.native_batch_norm.default")
 BATCH_NORM_BACKWARD = Symbol.parse("aten.native_batch_norm_backward.default")
 BAG_BACKWARD = Symbol.parse("aten._embedding_bag_backward.default")
@@ -262,6 +282,7 @@ PARTS = ("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scat
 """Operators that return a copy of their first argument with another part."""
 
 SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
+    **dict.fromkeys(SLOPES, _refuses_slopes),
     "addcmul": _multiplies_by_no_number,
     "add": _adds_multiples_of_truths,
     "frexp": _has_wide_exponents,
