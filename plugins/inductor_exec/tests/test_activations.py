@@ -58,10 +58,9 @@ def test_gradients_of_logits_with_negative_limits(fusing: Any, counts: tuple[int
 
     fused = fusing(f)
     for limit in counts:
-        for g in (f, fused):
-            x = torch.tensor([-2.0, 0.5, 1.0, 4.0], requires_grad=True)
-            (found,) = torch.autograd.grad(g(x, limit).sum(), x)
-            expected = found if g is f else expected
+        x = torch.tensor([-2.0, 0.5, 1.0, 4.0], requires_grad=True)
+        (expected,) = torch.autograd.grad(f(x, limit).sum(), x)
+        (found,) = torch.autograd.grad(fused(x, limit).sum(), x)
     assert expected.isnan().tolist() == [True, False, False, True]
     torch.testing.assert_close(found, expected, equal_nan=True)
 
@@ -74,7 +73,8 @@ def test_gradients_by_a_result_of_negative_slopes(
     """The result does not tell them, and eager raises."""
 
     def f(x: torch.Tensor, slope: int) -> torch.Tensor:
-        return getattr(functional, name)(x.sin(), slope, inplace=True) * 2
+        y: torch.Tensor = getattr(functional, name)(x.sin(), slope, inplace=True)
+        return y * 2
 
     fused = fusing(f)
     for slope in counts:

@@ -52,7 +52,7 @@ def served(draw: random.Random, run: Program) -> Iterator[tuple[torch.Tensor, Se
     dims = [DimDynamic.DYNAMIC if n > 1 else DimDynamic.STATIC for n in traced]
     shapes = ShapeEnv()
     with fake_mode(shapes=shapes) as mode, decompositions(True):
-        context = StatelessSymbolicContext(dims)  # type: ignore[call-arg]
+        context: Any = StatelessSymbolicContext(dims)  # type: ignore[call-arg]
         fake = mode.from_tensor(permuted(traced, order), symbolic_context=context)
         found = run(fake)
     for sizes in itertools.product((2, 3, 5, 7), repeat=rank):
@@ -62,7 +62,9 @@ def served(draw: random.Random, run: Program) -> Iterator[tuple[torch.Tensor, Se
             for mine, theirs in ((fake.shape, x.shape), (fake.stride(), x.stride()))
             for pair in zip(mine, theirs, strict=True)
         ]
-        values = {n.node.expr: m for n, m in pairs if not isinstance(n, int) and n.node.expr.is_Symbol}
+        values = {
+            n.node.expr: m for n, m in pairs if not isinstance(n, int) and n.node.expr.is_Symbol
+        }
         if all(value(n, values) == m for n, m in pairs) and all(
             bool(guard.expr.xreplace(values)) for guard in shapes.guards
         ):

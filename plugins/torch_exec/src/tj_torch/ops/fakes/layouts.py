@@ -191,8 +191,11 @@ def _is_dense(layout: Layout) -> bool:
     if any(_holds(n == 0) for n in layout.shape):
         return True
     long = [d for d, n in enumerate(layout.shape) if not _holds(n == 1)]
-    compare = functools.cmp_to_key(lambda a, b: _sign(layout.strides[a], layout.strides[b]))
-    return _fills(layout, sorted(long, key=compare))
+
+    def compare(a: int, b: int) -> int:
+        return _sign(layout.strides[a], layout.strides[b])
+
+    return _fills(layout, sorted(long, key=functools.cmp_to_key(compare)))
 
 
 def _sign(a: Any, b: Any) -> int:
