@@ -76,3 +76,16 @@ def test_sizes_are_symbols() -> None:
     assert tj.stats(jitted).misses == 1
     made = [name for name in tj.explain(jitted).others if name.startswith("backward_")]
     assert len(made) == 1
+
+
+def test_a_tangent_of_symbolic_sizes_keeps_the_stride_of_a_size_of_one() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.transpose(0, 1) * 2
+        return y, y.flatten(0)
+
+    jitted = tj.jit(f, plugins=["torch", "autograd"])
+    for shape in ((3, 5, 3), (5, 2, 3), (2, 1, 2), (3, 1, 5)):
+        x = torch.randn(shape[::-1]).permute(2, 1, 0)
+        tangents = [torch.ones_like(y) for y in f(x)]
+        found, expected = gradient(jitted, x, *tangents), gradient(f, x, *tangents)
+        assert found.stride() == expected.stride()

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import Proxy, TensorProxy, may_overlap
+from tj_core.extend import (
+    Proxy,
+    SymDim,
+    TensorProxy,
+    evaluate_size,
+    may_overlap,
+    size_symbols,
+)
 from tj_torch.extend import device_to_torch, dtype_to_torch, set_conj, set_neg
 from tj_torch.internal import Form, form_of
 
@@ -139,11 +146,20 @@ def _empty(expected: TensorProxy, shape: torch.Size) -> torch.Tensor:
 
 
 def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
-    """Strides of ``expected`` for ``shape``; if they are symbols, dense ones in the order of their
-    hints.
+    """Strides of ``expected`` for ``shape``; if that does not tell their symbols, dense ones in the
+    order of their hints.
     """
     if all(isinstance(t, int) for t in expected.strides):
         return expected.strides  # type: ignore[return-value]
+    pairs = zip(expected.shape, shape, strict=True)
+    known = {n.name: size for n, size in pairs if isinstance(n, SymDim)}
+    if all(
+        isinstance(t, int) or known.keys() >= set(size_symbols(t.name)) for t in expected.strides
+    ):
+        return tuple(
+            t if isinstance(t, int) else int(evaluate_size(t.name, known.__getitem__))
+            for t in expected.strides
+        )
     hints = [t if isinstance(t, int) else t.hint or 1 for t in expected.strides]
     found = [0] * len(shape)
     step = 1

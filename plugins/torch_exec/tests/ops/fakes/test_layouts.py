@@ -43,7 +43,7 @@ def permuted(shape: Sequence[int], order: Sequence[int]) -> torch.Tensor:
 
 
 def served(draw: random.Random, run: Program) -> Iterator[tuple[torch.Tensor, Sequence[int]]]:
-    """Tensors that a program with symbols serves, and the strides that it declares for them."""
+    """Tensors of sizes that fit the guards of ``run``, and the declared strides of its results."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     rank = draw.choice([2, 3, 3, 4])
@@ -52,7 +52,7 @@ def served(draw: random.Random, run: Program) -> Iterator[tuple[torch.Tensor, Se
     dims = [DimDynamic.DYNAMIC if n > 1 else DimDynamic.STATIC for n in traced]
     shapes = ShapeEnv()
     with fake_mode(shapes=shapes) as mode, decompositions(True):
-        context: Any = StatelessSymbolicContext(dims)  # type: ignore[call-arg]
+        context: Any = StatelessSymbolicContext(dims)
         fake = mode.from_tensor(permuted(traced, order), symbolic_context=context)
         found = run(fake)
     for sizes in itertools.product((2, 3, 5, 7), repeat=rank):
@@ -76,7 +76,7 @@ def value(size: Any, values: dict[Any, int]) -> int:
 
 
 def assert_served(draw: random.Random, names: Sequence[str]) -> int:
-    """Compare one program for all sizes that it serves; return their number."""
+    """Compare one program for all sizes that fit its guards; return the number of sizes."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
         for name in names:
