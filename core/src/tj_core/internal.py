@@ -22,7 +22,7 @@ from tj_core.contract.dialects import Resetting
 from tj_core.contract.executors import state_keepers, with_state
 from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
 from tj_core.disk import is_own
-from tj_core.edit.bodies import wrapped_body
+from tj_core.edit.bodies import closed_body, wrapped_body
 from tj_core.edit.reexpand import reexpand
 from tj_core.edit.states import with_states, without_states
 from tj_core.edit.subprograms import joined_effects, summed_effects, with_programs
@@ -43,6 +43,7 @@ from tj_core.looking.pages import PAGES, Page
 from tj_core.looking.programs import CompiledProgram, wait_for
 from tj_core.passes.cse import cse
 from tj_core.passes.fuse.early_numbers import numbers_first
+from tj_core.passes.fuse.keys import call_token, region_key
 from tj_core.text.metadata import parse_meta
 from tj_core.text.printer import printed_lines, value_text
 from tj_core.verify.wellformed import same_metadata
@@ -82,8 +83,10 @@ __all__ = [
     "answer",
     "backend_state",
     "call_of",
+    "call_token",
     "callable_html",
     "check_fields",
+    "closed_body",
     "collecting_less",
     "cse",
     "did_you_mean",
@@ -99,6 +102,7 @@ __all__ = [
     "plugin_executors",
     "printed_lines",
     "reexpand",
+    "region_key",
     "run_target",
     "same_metadata",
     "same_objects",

@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import Decline, Fused, FusionRegion, TensorProxy, symbols_in
 from tj_torch.internal import RunSymbols, SymbolFacts
@@ -16,14 +16,17 @@ from tj_inductor.adapter.features import LostError
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.settings import fingerprint
 from tj_inductor.elementary import with_fast_erf, with_fast_exp, with_fast_tanh
-from tj_inductor.kernels import Collected, collecting
+from tj_inductor.kernels import Collected, collecting, repeated
 from tj_inductor.loads import with_fast_loads
+from tj_inductor.repeated.finding import equal_parts
+from tj_inductor.repeated.running import all_parts
 from tj_inductor.texts import with_wide_steps
 from tj_inductor.thrown import raising_as_eager, thrown_again
 from tj_inductor.variants import Variant, Variants, sizes_are_read, sizes_in
 
 if TYPE_CHECKING:
     from tj_inductor.options import Options
+    from tj_inductor.repeated.finding import Equal
 
 __all__ = ["Compiler", "fused", "variant_of"]
 
@@ -64,15 +67,23 @@ class Compiler:
                 if isinstance(bound, Decline):
                     return bound
                 return fused(region, Variants(region, functools.partial(self.variant, region)))
-            return fused(region, self.made(region))
+            parts = equal_parts(region)
+            if parts is None:
+                return fused(region, self.made(region))
+            with repeated():
+                return fused_parts(region, parts, [self.made(equal.region) for equal in parts])
         except LostError as error:
             return Decline(str(error))
 
     def restore(self, region: FusionRegion, text: str) -> Fused:
         """Make the region's function from ``text``, which `Fused.kept` holds."""
-        source, strides, same, conditions = json.loads(text)
-        fixed = [None if s is None else tuple(s) for s in strides]
-        made = restored(source, fixed, same)
+        parts = json.loads(text)
+        if isinstance(parts, dict):
+            equal = equal_parts(region)
+            assert equal is not None
+            with repeated():
+                return fused_parts(region, equal, [_restored(*p) for p in parts["parts"]])
+        made, conditions = _restored(*parts), parts[-1]
         if not symbols_in(region.inputs):
             return fused(region, made)
         first, again = variant_of(made, conditions), functools.partial(self.variant, region)
@@ -136,9 +147,23 @@ def fused(region: FusionRegion, made: Compiled | Variants) -> Fused:
     return Fused(function, True, made.source, strides=strides, kept=_kept(made))
 
 
+def fused_parts(region: FusionRegion, parts: Sequence[Equal], made: Sequence[Compiled]) -> Fused:
+    """Make the record of a region of equal ``parts``, each ``made`` once."""
+    source = "\n\n".join(part.source for part in made)
+    kept = [_kept(part) for part in made]
+    function = raising_as_eager(region, all_parts(region, parts, made), source)
+    text = json.dumps({"parts": [*map(json.loads, kept)]}) if all(kept) else ""
+    return Fused(function, True, source, kept=text)
+
+
 def variant_of(made: Compiled, conditions: Sequence[str]) -> Variant:
     """A compiled graph for sizes that meet ``conditions``."""
     return Variant(made.function, tuple(conditions), made.source, _kept(made, conditions))
+
+
+def _restored(source: str, strides: Sequence[Any], same: Sequence[int], _: Any) -> Compiled:
+    """The compiled graph that `_kept` has written."""
+    return restored(source, [None if s is None else tuple(s) for s in strides], same)
 
 
 def _kept(made: Compiled, conditions: Sequence[str] = ()) -> str:

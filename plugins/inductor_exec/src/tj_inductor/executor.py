@@ -25,6 +25,7 @@ from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
 from tj_inductor.operators import can_fuse, convolves, is_kernel
 from tj_inductor.packaging import members, restore
+from tj_inductor.repeated.finding import repeats
 from tj_inductor.variants import sizes_are_read
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ def is_on_cpu(p: TensorProxy) -> bool:
     return p.device.type == "cpu" and not is_lost(IN_PLACE)
 
 
+def stays_whole(calls: Sequence[BoundSymbol]) -> bool:
+    """Decide if ``calls`` are one region, though parts of them are equal."""
+    return convolves(calls) or repeats(calls)
+
+
 def inductor_executor(options: Options) -> Executor:
     """Make the executor, which fuses and claims no call by itself."""
     compiler = Compiler(options)
@@ -66,7 +72,7 @@ def inductor_executor(options: Options) -> Executor:
         minimum=1 if options.minimum == 2 else options.minimum,
         hosts=True,
         together=compiler.together,
-        whole=convolves,
+        whole=stays_whole,
         restore=compiler.restore,
         fingerprint=compiler.fingerprint,
         detached=False,

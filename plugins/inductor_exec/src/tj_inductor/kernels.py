@@ -25,7 +25,7 @@ from tj_inductor.adapter.libraries import flags, library
 from tj_inductor.adapter.names import ONE_FILE
 from tj_inductor.texts import ENTRY
 
-__all__ = ["Collected", "Waiting", "collecting", "one_file"]
+__all__ = ["Collected", "Waiting", "collecting", "one_file", "repeated"]
 
 INCLUDE = re.compile(r'^\s*#include [<"].*[>"]\s*$', re.MULTILINE)
 
@@ -37,13 +37,22 @@ REPLACED = ("cpp_pybinding", "wait")
 class Waiting:
     """A kernel to be compiled, at the latest by its first call."""
 
-    __slots__ = ("argument_types", "compilation", "function", "source")
+    __slots__ = ("argument_types", "compilation", "function", "repeated", "rows", "source")
 
-    def __init__(self, argument_types: Sequence[str], source: str) -> None:
+    def __init__(
+        self, argument_types: Sequence[str], source: str, *, repeated: bool = False
+    ) -> None:
         self.argument_types = tuple(argument_types)
         self.source = source
+        self.repeated = repeated and all(kind.endswith("*") for kind in argument_types)
         self.compilation: Compilation | None = None
         self.function: Callable[..., Any] | None = None
+        self.rows: Callable[[list[Any], bytes], None] | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for kernels of which one is compiled."""
+        return self.argument_types, self.source, self.repeated
 
     def __call__(self, *args: Any) -> Any:
         """Run the kernel."""
@@ -52,6 +61,16 @@ class Waiting:
         if self.function is None:
             self.function = _alone(self)
         return self.function(*args)
+
+    def by_rows(self) -> Callable[[list[Any], bytes], None] | None:
+        """The function that runs the kernel for each row of a table; None if it is compiled alone.
+
+        A row has, for each argument, the index of its tensor in the list, and an offset in bytes:
+        32-bit integers.
+        """
+        if self.function is None and self.compilation is not None:
+            self.compilation.wait()
+        return self.rows
 
 
 @dataclass
@@ -81,7 +100,7 @@ class Collected:
         distinct: dict[tuple[Any, ...], Waiting] = {}
         for kernel in self.kernels:
             # The layers of a model mostly have the same kernels.
-            distinct.setdefault((kernel.argument_types, kernel.source), kernel)
+            distinct.setdefault(kernel.key, kernel)
         kernels = list(distinct.values())
         groups = [kernels] if kernels and self.together else [[kernel] for kernel in kernels]
         for group in groups if _has_file() else ():
@@ -89,7 +108,8 @@ class Collected:
         for kernel in kernels:
             kernel.function = kernel.function or _alone(kernel)
         for kernel in self.kernels:
-            kernel.function = distinct[kernel.argument_types, kernel.source].function
+            same = distinct[kernel.key]
+            kernel.function, kernel.rows = same.function, same.rows
         for scope in self.scopes:
             waiting = {k: v for k, v in scope.items() if isinstance(v, Waiting)}
             scope.update({k: v.function for k, v in waiting.items()})
@@ -142,12 +162,13 @@ def _template() -> str:
 
 
 class _Here(threading.local):
-    """The kernels that a thread collects, if any."""
+    """The kernels that a thread collects, if any, and if they are to be run by rows."""
 
     collected: Collected | None = None
+    repeated: bool = False
 
 
-# Set in a block of one thread alone (`collecting`).
+# Set in a block of one thread alone (`collecting`, `repeated`).
 _here = _Here()
 
 
@@ -174,6 +195,16 @@ def collecting(
             collected.compile()
     finally:
         _here.collected = None
+
+
+@contextlib.contextmanager
+def repeated() -> Iterator[None]:
+    """Compile the kernels that are collected inside of the block for `Waiting.by_rows`, too."""
+    _here.repeated = True
+    try:
+        yield
+    finally:
+        _here.repeated = False
 
 
 class _Replaced:
@@ -216,7 +247,8 @@ def _replacements(
         collected = _here.collected
         if collected is None:
             return kernel(self, argument_types, source)
-        collected.kernels.append(Waiting(argument_types, collected.change(source)))
+        text = collected.change(source)
+        collected.kernels.append(Waiting(argument_types, text, repeated=_here.repeated))
         return collected.kernels[-1]
 
     def waited(self: Any, scope: dict[str, Any]) -> Any:
@@ -248,6 +280,7 @@ def _compile(kernels: Sequence[Waiting]) -> None:
     module = library(one_file(kernels))
     for place, kernel in enumerate(kernels):
         kernel.function = getattr(module, f"kernel_{place}")
+        kernel.rows = getattr(module, f"rows_{place}", None)
 
 
 FUNCTION = "static PyObject* {entry_func}_py"
@@ -266,7 +299,8 @@ def one_file(kernels: Sequence[Waiting]) -> str:
         *(_namespace(place, kernel) for place, kernel in enumerate(kernels)),
         _unescaped(prelude),
         *(_wrapper(place, kernel) for place, kernel in enumerate(kernels)),
-        _table(len(kernels)),
+        *(_rows(place, kernel) for place, kernel in enumerate(kernels) if kernel.repeated),
+        _table(kernels),
         "PyMODINIT_FUNC PyInit_kernel" + _unescaped(after),
     ]
     return "\n".join(parts)
@@ -322,10 +356,36 @@ def _convention() -> Convention:
     return ARRAY if ARRAY.flag in _template() else TUPLE
 
 
-def _table(count: int) -> str:
+def _rows(place: int, kernel: Waiting) -> str:
+    """The function `Waiting.by_rows`."""
+    args = ", ".join(
+        f"reinterpret_cast<{kind}>(at({n}))" for n, kind in enumerate(kernel.argument_types)
+    )
+    return f"""static PyObject* rows_{place}_py(PyObject* self, PyObject* args) {{
+    PyObject *tensors, *table;
+    if (!PyArg_ParseTuple(args, "O!S", &PyList_Type, &tensors, &table)) return nullptr;
+    const int32_t* row = reinterpret_cast<const int32_t*>(PyBytes_AS_STRING(table));
+    const int32_t* end = row + PyBytes_GET_SIZE(table) / sizeof(int32_t);
+    auto at = [&](int n) {{
+        PyObject* tensor = PyList_GET_ITEM(tensors, row[2 * n]);
+        return static_cast<char*>(_torchinductor_pyobject_tensor_data_ptr(tensor)) + row[2 * n + 1];
+    }};
+    try {{
+        for (; row < end; row += {2 * len(kernel.argument_types)}) region_{place}::kernel({args});
+        Py_RETURN_NONE;
+    }} catch (std::exception const& e) {{
+        PyErr_SetString(PyExc_RuntimeError, e.what());
+        return nullptr;
+    }}
+}}"""
+
+
+def _table(kernels: Sequence[Waiting]) -> str:
     how = _convention()
-    names = [f"kernel_{n}" for n in range(count)]
+    names = [f"kernel_{n}" for n in range(len(kernels))]
     rows = [f'{{"{n}", {how.pointer.format(f"{n}_py")}, {how.flag}, ""}}' for n in names]
+    names = [f"rows_{n}" for n, kernel in enumerate(kernels) if kernel.repeated]
+    rows += [f'{{"{n}", {n}_py, METH_VARARGS, ""}}' for n in names]
     module = '{PyModuleDef_HEAD_INIT, "kernel", NULL, -1, py_methods}'
     return (
         f"static PyMethodDef py_methods[] = {{{', '.join(rows)}, {{NULL, NULL, 0, NULL}}}};\n"

@@ -32,7 +32,7 @@ COMPILERS = ("torch._inductor", "torch._dynamo")
 class Compiled:
     """A compiled graph: a function of a list that it empties, its text, the outputs' strides.
 
-    ``same`` are outputs that may share memory with others, or with inputs. ``whole`` marks a graph
+    ``called`` is the text's own function, whose globals hold its kernels. ``same`` are outputs that may share memory with others, or with inputs. ``whole`` marks a graph
     that its text restores completely.
     """
 
@@ -41,6 +41,7 @@ class Compiled:
     strides: tuple[tuple[int, ...] | None, ...]
     same: tuple[int, ...] = ()
     whole: bool = False
+    called: Callable[[list[Any]], Sequence[Any]] | None = None
 
     @classmethod
     def of(
@@ -54,7 +55,7 @@ class Compiled:
     ) -> Compiled:
         """A compiled graph whose code is ``called``: its results are new ones, as in eager."""
         function = apart(uncounted(*returning(called, source)), list(same))
-        return cls(function, source, tuple(strides), tuple(same), whole)
+        return cls(function, source, tuple(strides), tuple(same), whole, called)
 
 
 def restored(

@@ -1,0 +1,166 @@
+"""Equal parts of a region: calls that depend on no call of another part, on other inputs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from tj_core.extend import (
+    BoundSymbol,
+    FusionRegion,
+    Proxy,
+    TensorProxy,
+    free_values,
+    makes_views,
+    symbols_in,
+)
+from tj_core.internal import call_token, closed_body, region_key
+
+from tj_inductor.operators import operator_of
+
+__all__ = ["Equal", "Place", "equal_parts", "repeats"]
+
+LEAST_GAIN = 24
+"""Least number of calls that need not be compiled again; also at least half of all."""
+
+Place: TypeAlias = "tuple[int, int | None]"
+"""A tensor that a part takes: an input of the whole region, and an index where it is one element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Equal parts of a region: ``region`` is one of them.
+
+    ``inputs`` has what each part takes, ``outputs`` the outputs of the whole that it makes.
+    """
+
+    region: FusionRegion
+    inputs: tuple[tuple[Place, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+
+
+def repeats(calls: Sequence[BoundSymbol]) -> bool:
+    """Decide if ``calls``, planned for one region, are worth a region of `equal_parts`."""
+    if len(calls) <= LEAST_GAIN or any(map(makes_views, calls)) or not all(map(_is_simple, calls)):
+        return False
+    kinds = {tuple(call_token(call) for call in part) for part in _parts(calls, ())}
+    return _is_worth_it(len(calls), sum(map(len, kinds)))
+
+
+def equal_parts(region: FusionRegion) -> Sequence[Equal] | None:
+    """The parts of ``region``, equal ones together; None if they are not worth it."""
+    calls = region.body.calls
+    if len(calls) < LEAST_GAIN or region.strides or symbols_in(region.inputs):
+        return None
+    inputs = {p.name: i for i, p in enumerate(region.inputs)}
+    written = {region.inputs[i].name for i in region.overwritten.values()}
+    outputs = region.outputs
+    if {p.name for p in outputs} & inputs.keys() or len({p.name for p in outputs}) < len(outputs):
+        return None
+    elements = {
+        call.flat_outs[0].name: (inputs[call.args[0].name], call.args[2])
+        for call in calls
+        if _is_element(call, inputs.keys() - written)
+    }
+    rest = [c for c in calls if not any(p.name in elements for p in c.flat_outs)]
+    if not all(map(_is_simple, rest)):
+        return None
+    places: dict[str, Place] = {**{name: (i, None) for name, i in inputs.items()}, **elements}
+    made = {p.name: i for i, p in enumerate(outputs)}
+    if not made.keys() <= {p.name for call in rest for p in call.flat_outs}:
+        return None
+    found: dict[str, list[tuple[FusionRegion, tuple[Place, ...], tuple[int, ...]]]]
+    found = defaultdict(list)
+    for part in _parts(rest, written):
+        taken = free_values(part)
+        returned = [p for call in part for p in call.flat_outs if p.name in made]
+        whole = {i: region.inputs[k].name for i, k in region.overwritten.items()}
+        at = {p.name: i for i, p in enumerate(taken)}
+        over = {
+            i: at[whole[made[p.name]]] for i, p in enumerate(returned) if made[p.name] in whole
+        }
+        body = closed_body(taken, part, tuple(returned))
+        key = region_key(body, region.backward, sorted(over.items()))
+        one = FusionRegion(
+            body, key, region.language, region.backward, source=region.source, overwritten=over
+        )
+        row = tuple(places[p.name] for p in taken)
+        found[key].append((one, row, tuple(made[p.name] for p in returned)))
+    if not _is_worth_it(len(rest), sum(len(e[0][0].body.calls) for e in found.values())):
+        return None
+    return [
+        Equal(same[0][0], tuple(row for _, row, _ in same), tuple(outs for *_, outs in same))
+        for same in found.values()
+    ]
+
+
+def _is_worth_it(calls: int, distinct: int) -> bool:
+    return calls - distinct >= LEAST_GAIN and 2 * distinct <= calls
+
+
+COPIES = frozenset({"_to_copy", "zeros_like", "ones_like", "full_like"})
+"""Operators beside pointwise ones that Inductor computes element by element."""
+
+
+def _is_simple(call: BoundSymbol) -> bool:
+    """Test for an operator on floats of fixed sizes on the CPU that computes element by element.
+
+    It refuses no value, and needs no memory beside its results.
+    """
+    operator = operator_of(call.symbol)
+    if operator is None or torch.Tag.nondeterministic_seeded in operator.tags:
+        return False
+    name = call.symbol.path.partition(".")[0]
+    values = (*call.flat_args, *call.flat_outs)
+    return (
+        (torch.Tag.pointwise in operator.tags or name in COPIES or makes_views(call))
+        and not symbols_in(values)
+        and all(map(_is_plain, values))
+    )
+
+
+def _is_plain(p: Proxy) -> bool:
+    return (
+        isinstance(p, TensorProxy)
+        and p.device.type == "cpu"
+        and p.dtype.name.startswith(("float", "bfloat", "bool"))
+    )
+
+
+def _is_element(call: BoundSymbol, inputs: Iterable[str]) -> bool:
+    """Test for one element of an input with one dimension, as a tensor."""
+    x = call.args[0] if call.args else None
+    return (
+        call.symbol.qualname == "aten.select.int"
+        and isinstance(x, TensorProxy)
+        and x.name in inputs
+        and x.strides == (1,)
+        and isinstance(call.args[2], int)
+        and call.args[2] >= 0
+    )
+
+
+def _parts(calls: Sequence[BoundSymbol], written: Iterable[str]) -> list[list[BoundSymbol]]:
+    """``calls`` by what they have in common: values that they make, and inputs in ``written``."""
+    first: dict[str, int] = {}
+    joined = list(range(len(calls)))
+
+    def root(place: int) -> int:
+        while joined[place] != place:
+            joined[place] = place = joined[joined[place]]
+        return place
+
+    shared = {*written, *(p.name for call in calls for p in call.flat_outs)}
+    for place, call in enumerate(calls):
+        for p in (*call.flat_args, *call.flat_outs):
+            if p.name in shared:
+                joined[root(place)] = root(first.setdefault(p.name, place))
+    found: dict[int, list[BoundSymbol]] = defaultdict(list)
+    for place, call in enumerate(calls):
+        found[root(place)].append(call)
+    return list(found.values())
+
+

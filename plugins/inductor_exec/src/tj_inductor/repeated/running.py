@@ -1,0 +1,187 @@
+"""Regions of equal parts as functions: each kernel of a part runs for all parts in one call.
+
+That is possible where the generated code of a part allocates its results, calls its kernels and
+returns. Other code runs part by part.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import operator
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tj_inductor.kernels import Waiting
+
+if TYPE_CHECKING:
+    from tj_core.extend import Boxed, FusionRegion, TensorProxy
+
+    from tj_inductor.adapter.modules import Compiled
+    from tj_inductor.repeated.finding import Equal, Place
+
+__all__ = ["all_parts"]
+
+ALLOCATES = "empty_strided_cpu"
+"""The function of generated code that allocates memory."""
+
+
+def all_parts(region: FusionRegion, parts: Sequence[Equal], made: Sequence[Compiled]) -> Boxed:
+    """The function of ``region``, whose ``parts`` have been ``made``."""
+    codes = [_code(compiled) for compiled in made]
+    if not all(codes):
+        return _one_by_one(region, parts, made)
+    running = _Running(region, parts, codes)  # type: ignore[arg-type]
+
+    # A process whose kernels were compiled in another form has no functions of rows.
+    def run(box: list[Any]) -> Sequence[Any]:
+        nonlocal run_now
+        if run_now is None:
+            run_now = running.function() or _one_by_one(region, parts, made)
+        return run_now(box)
+
+    run_now: Boxed | None = None
+    return run
+
+
+def _one_by_one(region: FusionRegion, parts: Sequence[Equal], made: Sequence[Compiled]) -> Boxed:
+    count = len(region.outputs)
+
+    def run(box: list[Any]) -> Sequence[Any]:
+        results: list[Any] = [None] * count
+        for equal, compiled in zip(parts, made, strict=True):
+            for row, places in zip(equal.inputs, equal.outputs, strict=True):
+                found = compiled.function([_taken(box[i], index) for i, index in row])
+                for place, result in zip(places, found, strict=True):
+                    results[place] = result
+        box.clear()
+        return results
+
+    return run
+
+
+def _taken(tensor: Any, index: int | None) -> Any:
+    return tensor if index is None else tensor.select(0, index)
+
+
+@dataclass(slots=True)
+class _Code:
+    """The code of a part: what it allocates, its kernels, and what it returns.
+
+    Values are numbered: the inputs, then the allocated ones in order.
+    """
+
+    allocations: list[Callable[[], Any]] = field(default_factory=list)
+    kernels: list[tuple[Waiting, list[int]]] = field(default_factory=list)
+    returned: list[int] = field(default_factory=list)
+
+
+def _code(compiled: Compiled) -> _Code | None:
+    """The code of ``compiled``, if it can run for many parts at once."""
+    called: Any = inspect.unwrap(compiled.called) if compiled.called is not None else None
+    scope: dict[str, Any] = getattr(getattr(called, "__func__", called), "__globals__", {})
+    functions = [
+        node
+        for node in ast.walk(ast.parse(compiled.source))
+        if isinstance(node, ast.FunctionDef) and node.name == "call"
+    ]
+    if compiled.same or len(functions) != 1 or ALLOCATES not in scope:
+        return None
+    code, values = _Code(), dict[str, int]()
+    try:
+        for statement in functions[0].body:
+            _read(statement, scope, code, values)
+    except (_Unknown, KeyError):
+        return None
+    made = range(len(values) - len(code.allocations), len(values))
+    return code if code.returned and set(made) <= {*code.returned} else None
+
+
+class _Unknown(Exception):
+    """Mark of a statement that is none of those that are known."""
+
+
+def _read(
+    statement: ast.stmt, scope: dict[str, Any], code: _Code, values: dict[str, int]
+) -> None:
+    """Add ``statement`` to ``code``.
+
+    :raises _Unknown: if that is not possible.
+    :raises KeyError: if it reads an unknown value.
+    """
+    match statement:
+        case ast.Assign([ast.Tuple(names)], ast.Name("args")):
+            values.update((name.id, i) for i, name in enumerate(names))  # type: ignore[attr-defined]
+        case ast.Assign([ast.Name(name)], ast.Call(ast.Name(called), args, [])) if (
+            called == ALLOCATES
+        ):
+            given = [eval(ast.unparse(arg), scope) for arg in args]
+            values[name] = len(values)
+            code.allocations.append(functools.partial(scope[ALLOCATES], *given))
+        case ast.Expr(ast.Call(ast.Name(called), args, [])) if isinstance(
+            scope.get(called), Waiting
+        ):
+            names = [arg.id if isinstance(arg, ast.Name) else "" for arg in args]
+            code.kernels.append((scope[called], [values[name] for name in names]))
+        case ast.Return(ast.Tuple(found)):
+            code.returned += [values[x.id if isinstance(x, ast.Name) else ""] for x in found]
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name("args"), "clear"), [], [])) | ast.Delete():
+            pass
+        case _:
+            raise _Unknown
+
+
+@dataclass(slots=True)
+class _Running:
+    """The tables of a region: tensors are its inputs, then all that parts allocate."""
+
+    region: FusionRegion
+    parts: Sequence[Equal]
+    codes: Sequence[_Code]
+
+    def function(self) -> Boxed | None:
+        """The function of the region; None if a kernel cannot be run by rows."""
+        count = len(self.region.inputs)
+        allocations: list[Callable[[], Any]] = []
+        calls: list[tuple[Callable[[list[Any], bytes], None], bytes]] = []
+        outputs: dict[int, int] = {}
+        for equal, code in zip(self.parts, self.codes, strict=True):
+            rows: list[list[Place]] = []
+            for taken, made in zip(equal.inputs, equal.outputs, strict=True):
+                start = count + len(allocations)
+                row = [*taken, *((start + i, None) for i in range(len(code.allocations)))]
+                allocations += code.allocations
+                outputs.update(zip(made, (row[i][0] for i in code.returned), strict=True))
+                rows.append(row)
+            for kernel, places in code.kernels:
+                by_rows = kernel.by_rows()
+                if by_rows is None:
+                    return None
+                numbers = [n for row in rows for i in places for n in self.address(row[i])]
+                calls.append((by_rows, struct.pack(f"={len(numbers)}i", *numbers)))
+        # Of one output, a getter would return no tuple.
+        places = [outputs[i] for i in range(len(outputs))]
+        result = operator.itemgetter(*places) if len(places) > 1 else None
+        if result is None:
+            return None
+
+        def run(box: list[Any]) -> Sequence[Any]:
+            tensors = box + [make() for make in allocations] if allocations else box
+            for by_rows, table in calls:
+                by_rows(tensors, table)
+            found: tuple[Any, ...] = result(tensors)
+            box.clear()
+            return found
+
+        return run
+
+    def address(self, place: Place) -> tuple[int, int]:
+        """A tensor, and the offset in bytes."""
+        i, index = place
+        if index is None:
+            return i, 0
+        taken: TensorProxy = self.region.inputs[i]  # type: ignore[assignment]
+        return i, index * (taken.dtype.bits // 8)
