@@ -61,12 +61,13 @@ def tj_tags() -> tuple[Tag, ...]:
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
     from tj_inductor.bags import with_ends
+    from tj_inductor.counted import counting
     from tj_inductor.joined.transform import joining
     from tj_inductor.lists import separating
     from tj_inductor.numbers import as_tensors
     from tj_inductor.packed import packing
 
-    return joining(), separating(), as_tensors(), packing(), with_ends()
+    return joining(), separating(), as_tensors(), packing(), counting(), with_ends()
 
 
 @hookimpl

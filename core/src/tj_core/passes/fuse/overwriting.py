@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tj_core.analysis.alias import Storage
+from tj_core.analysis.alias import Storage, makes_views
 from tj_core.analysis.liveness import free_values
 from tj_core.ir.proxy import Proxy, TensorProxy, may_overlap
 from tj_core.ir.tags import NEW_VALUE_OF
@@ -60,7 +60,7 @@ class Overwritable:
 
     ``rules`` is the table ``overwrites``. ``order`` has the index of the call behind each value;
     ``units`` are the calls in the order in which they run, those of a planned region together.
-    ``reads`` has the number of units that read a value.
+    ``reads`` has the indices of the units that read a value.
     """
 
     inputs: Mapping[str, TensorProxy]
@@ -68,11 +68,14 @@ class Overwritable:
     refusals: Refusals
     order: Mapping[str, int]
     units: Sequence[Sequence[BoundSymbol]] = ()
-    reads: Mapping[str, int] = field(default_factory=dict)
+    reads: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def among(self, units: Sequence[Sequence[BoundSymbol]]) -> Overwritable:
         """A copy for a program that runs as ``units``."""
-        reads = Counter(p.name for calls in units for p in free_values(calls))
+        reads: dict[str, list[int]] = {}
+        for i, calls in enumerate(units):
+            for p in free_values(calls):
+                reads.setdefault(p.name, []).append(i)
         return replace(self, units=units, reads=reads)
 
     def writes(
@@ -96,14 +99,22 @@ class Overwritable:
         fitting: dict[str, str] = {}
         for new in candidates:
             old = self.inputs[new.name]
-            if old.name in read and self.reads[old.name] == 1 and may(old):
+            if old.name in read and self.is_last(unit, old.name) and may(old):
                 fitting[new.name] = old.name
+        once = {new: old for new, old in fitting.items() if len(self.reads[old]) == 1}
         whole = not any(map(self.scatters, calls))
-        if consumes and whole and _seen(calls, returned, fitting, self.rules):
+        again = len(once) == len(fitting) and not _seen(calls, returned, fitting, self.rules)
+        if consumes and whole and not again:
             made = self.refusals.checks(call for later in self.units[unit:] for call in later)
             if made is not None:
                 return Writes(fitting, tuple(made), consumes=True)
-        return self.same_again(unit, returned, fitting)
+        return self.same_again(unit, returned, once)
+
+    def is_last(self, unit: int, name: str) -> bool:
+        """Test if nothing reads the value ``name`` after ``unit``, and no earlier call views it."""
+        *earlier, last = self.reads[name]
+        views = (c for i in earlier for c in self.units[i] if makes_views(c))
+        return last == unit and not any(p.name == name for c in views for p in c.flat_args)
 
     def scatters(self, call: BoundSymbol) -> bool:
         """Test for a call that replaces or changes some elements of its first argument.

@@ -101,7 +101,7 @@ def _is_worth_it(calls: int, distinct: int) -> bool:
     return calls - distinct >= LEAST_GAIN and 2 * distinct <= calls
 
 
-COPIES = frozenset({"_to_copy", "zeros_like", "ones_like", "full_like"})
+COPIES = frozenset({"copy", "_to_copy", "zeros_like", "ones_like", "full_like"})
 """Operators beside pointwise ones that Inductor computes element by element."""
 
 

@@ -5,15 +5,15 @@ The pattern says which arguments share memory, and their offsets.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
 
 from tj_torch.torch_private.ops import base_of, can_be_written, storage_id
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "PATTERN_LIMIT",
@@ -58,14 +58,19 @@ def dispatch_on_aliasing(
     instance, a window that moves over a tensor has a new pattern in each call.
     """
     dispatch = _Dispatch(tuple(tensors), frozenset(mutated), make, otherwise)
+    count = len(tensors)
+    # Of one place, a getter would return no tuple.
+    taken = operator.itemgetter(*tensors) if count > 1 else lambda args: [args[i] for i in tensors]
+    untyped_storage = torch.Tensor.untyped_storage
 
     def computation(*args: Any) -> Any:
         for place, is_allowed in allowed:
             if not is_allowed(args[place]):
                 return otherwise(*args)
-        storages = [args[place].untyped_storage()._cdata for place in tensors]
-        if len(set(storages)) < len(storages):
+        # A storage has one object in Python as long as that lives.
+        if len(set(map(untyped_storage, taken(args)))) < count:
             # Shared memory that nobody writes is no concern of the program.
+            storages = [x.untyped_storage()._cdata for x in taken(args)]
             return (dispatch.program(args, storages) or run)(*args)
         return run(*args)
 

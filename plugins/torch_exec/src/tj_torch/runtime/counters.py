@@ -23,11 +23,9 @@ def bump_version(tensor: torch.Tensor, count: int, /) -> None:
 
 def bump_versions(tensors: Sequence[torch.Tensor], count: int, /) -> None:
     """Add ``count`` to the version of each of ``tensors``."""
-    counted = tensors
-    if any(map(torch.Tensor.is_inference, tensors)):
-        counted = [t for t in tensors if not t.is_inference()]
     for _ in range(count):
-        torch.autograd.graph.increment_version(counted)
+        # It leaves out tensors that have no counter.
+        torch.autograd.graph.increment_version(tensors)
 
 
 def set_version(tensor: torch.Tensor, count: int, /) -> None:
