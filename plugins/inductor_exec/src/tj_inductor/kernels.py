@@ -25,7 +25,7 @@ from tj_inductor.adapter.libraries import flags, library
 from tj_inductor.adapter.names import ONE_FILE
 from tj_inductor.texts import ENTRY
 
-__all__ = ["Collected", "Waiting", "collecting", "one_file", "repeated"]
+__all__ = ["Collected", "Waiting", "collected_kernel", "collecting", "one_file", "repeated"]
 
 INCLUDE = re.compile(r'^\s*#include [<"].*[>"]\s*$', re.MULTILINE)
 
@@ -207,6 +207,15 @@ def repeated() -> Iterator[None]:
         _here.repeated = False
 
 
+def collected_kernel(argument_types: Sequence[str], source: str) -> Waiting:
+    """A kernel that is compiled with those that this thread collects, if it does."""
+    if (collected := _here.collected) is None:
+        return Waiting(argument_types, source)
+    made = Waiting(argument_types, collected.change(source), repeated=_here.repeated)
+    collected.kernels.append(made)
+    return made
+
+
 class _Replaced:
     """The methods of `REPLACED`, on the class and so for all threads, while any thread collects.
 
@@ -247,9 +256,7 @@ def _replacements(
         collected = _here.collected
         if collected is None:
             return kernel(self, argument_types, source)
-        text = collected.change(source)
-        collected.kernels.append(Waiting(argument_types, text, repeated=_here.repeated))
-        return collected.kernels[-1]
+        return collected_kernel(argument_types, source)
 
     def waited(self: Any, scope: dict[str, Any]) -> Any:
         # `scope` is the module of generated code; `AsyncCompile.wait` would put results of

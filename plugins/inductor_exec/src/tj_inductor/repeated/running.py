@@ -11,16 +11,17 @@ import functools
 import inspect
 import operator
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tj_inductor.kernels import Waiting
+from tj_inductor.kernels import collected_kernel
 
 if TYPE_CHECKING:
     from tj_core.extend import Boxed, FusionRegion, TensorProxy
 
     from tj_inductor.adapter.modules import Compiled
+    from tj_inductor.kernels import Waiting
     from tj_inductor.repeated.finding import Equal, Place
 
 __all__ = ["all_parts"]
@@ -83,17 +84,18 @@ def _code(compiled: Compiled) -> _Code | None:
     """The code of ``compiled``, if it can run for many parts at once."""
     called: Any = inspect.unwrap(compiled.called) if compiled.called is not None else None
     scope: dict[str, Any] = getattr(getattr(called, "__func__", called), "__globals__", {})
+    module = ast.parse(compiled.source)
     functions = [
         node
-        for node in ast.walk(ast.parse(compiled.source))
+        for node in ast.walk(module)
         if isinstance(node, ast.FunctionDef) and node.name == "call"
     ]
     if compiled.same or len(functions) != 1 or ALLOCATES not in scope:
         return None
-    code, values = _Code(), dict[str, int]()
+    code, values, kernels = _Code(), dict[str, int](), _kernels(module)
     try:
         for statement in functions[0].body:
-            _read(statement, scope, code, values)
+            _read(statement, scope, kernels, code, values)
     except (_Unknown, KeyError):
         return None
     made = range(len(values) - len(code.allocations), len(values))
@@ -104,8 +106,29 @@ class _Unknown(Exception):
     """Mark of a statement that is none of those that are known."""
 
 
+def _kernels(module: ast.Module) -> dict[str, Waiting]:
+    """The kernels of a module of generated code.
+
+    They are read from its text: Inductor gives a module of equal text that it has loaded before,
+    whose kernels may be compiled, and to no functions of rows.
+    """
+    found: dict[str, Waiting] = {}
+    for statement in module.body:
+        match statement:
+            case ast.Assign(
+                [ast.Name(name)],
+                ast.Call(ast.Attribute(_, "cpp_pybinding"), [types, ast.Constant(str(source))], []),
+            ):
+                found[name] = collected_kernel(ast.literal_eval(types), source)
+    return found
+
+
 def _read(
-    statement: ast.stmt, scope: dict[str, Any], code: _Code, values: dict[str, int]
+    statement: ast.stmt,
+    scope: dict[str, Any],
+    kernels: Mapping[str, Waiting],
+    code: _Code,
+    values: dict[str, int],
 ) -> None:
     """Add ``statement`` to ``code``.
 
@@ -121,11 +144,9 @@ def _read(
             given = [eval(ast.unparse(arg), scope) for arg in args]
             values[name] = len(values)
             code.allocations.append(functools.partial(scope[ALLOCATES], *given))
-        case ast.Expr(ast.Call(ast.Name(called), args, [])) if isinstance(
-            scope.get(called), Waiting
-        ):
+        case ast.Expr(ast.Call(ast.Name(called), args, [])):
             names = [arg.id if isinstance(arg, ast.Name) else "" for arg in args]
-            code.kernels.append((scope[called], [values[name] for name in names]))
+            code.kernels.append((kernels[called], [values[name] for name in names]))
         case ast.Return(ast.Tuple(found)):
             code.returned += [values[x.id if isinstance(x, ast.Name) else ""] for x in found]
         case ast.Expr(ast.Call(ast.Attribute(ast.Name("args"), "clear"), [], [])) | ast.Delete():
