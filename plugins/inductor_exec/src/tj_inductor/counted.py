@@ -1,7 +1,8 @@
-"""New values of arguments that a program reads numbers from: copied to the arguments by a region.
+"""Numbers that a program reads from counts it has just added to: computed from the old counts.
 
-An optimizer counts its steps in tensors, and numbers that it reads from the counts may be refused.
-A region that makes a count runs before, and must not write it yet: the old value would be lost.
+An optimizer adds one to the count of each parameter, and reads a number from it. That number may be
+refused, so that a region which makes the count must not write it before. Where the number is known
+without, the region that updates the parameter writes the count, too.
 """
 
 from __future__ import annotations
@@ -11,25 +12,25 @@ from typing import Any
 from tj_core.extend import (
     BoundSymbol,
     CallEditor,
-    NumberProxy,
     PassContext,
     Proxy,
     Replacement,
     RuleTable,
     Stage,
+    Symbol,
     TensorProxy,
     Trace,
-    TraceEditor,
     Transform,
     leaves,
     map_tree,
 )
-from tj_core.internal import NEW_VALUE_OF, same_metadata
-
-from tj_inductor.adapter.features import is_lost
-from tj_inductor.adapter.names import IN_PLACE
 
 __all__ = ["counting"]
+
+ITEM = "aten._local_scalar_dense.default"
+ADD = "aten.add.Tensor"
+MOST = 1 << 24
+"""The largest number up to which float32 has all integers."""
 
 
 def counting() -> Transform:
@@ -38,38 +39,49 @@ def counting() -> Transform:
 
 
 def _counted(trace: Trace, context: PassContext) -> Trace:
-    inputs = {p.name: p for p in trace.inputs}
-    read = {
-        p.name
-        for call in trace.calls
-        if call.flat_outs and all(isinstance(p, NumberProxy) for p in call.flat_outs)
-        for p in call.flat_args
-    }
-    returned = (p for p in leaves(trace.outputs) if isinstance(p, Proxy))
-    outputs = [p for p in returned if p.name in read and NEW_VALUE_OF in p.tags]
-    old = {p.name: inputs.get(str(p.tags[NEW_VALUE_OF])) for p in outputs}
-    if trace.stage < Stage.SPLIT or is_lost(IN_PLACE) or not old:
+    if trace.stage < Stage.SPLIT:
         return trace
-    copies: dict[str, Proxy] = {}
+    inputs = {p.name for p in trace.inputs}
+    sums = {
+        call.flat_outs[0].name: call.args
+        for call in trace.calls
+        if _is(call, ADD) and _is_count(*call.args) and call.args[0].name in inputs
+    }
 
-    def rule(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
-        made: list[BoundSymbol] = []
-        for p in call.flat_outs:
-            before = old.get(p.name)
-            if isinstance(before, TensorProxy) and _is_count(before) and same_metadata(before, p):
-                copy = edit.call("aten.copy.default", before, p).replace(body=None)
-                (out,) = copy.flat_outs
-                copies[p.name] = out.replace(tags=p.tags)
-                made.append(copy.replace(outputs=copies[p.name]))
-        return Replacement((call, *made)) if made else None
+    def rule(call: BoundSymbol, _: CallEditor) -> Replacement | None:
+        args = sums.get(call.args[0].name) if _is(call, ITEM) else None
+        if args is None:
+            return None
+        symbol = Symbol("tj", "number_of_sum")
+        return Replacement((call.replace(symbol=symbol, args=args, body=None),))
 
     rules: RuleTable[Any] = RuleTable("inductor-counted")
     rules.set("*", rule)
-    editor = TraceEditor(context.rewrite(trace, rules, into_bodies=False, into_subprograms=False))
-    editor.append(*editor.trace.calls)
-    outputs_now = map_tree(lambda p: copies.get(p.name, p), editor.trace.outputs, Proxy)
-    return editor.done(outputs=outputs_now)
+    return context.rewrite(trace, rules, into_bodies=False, into_subprograms=False)
 
 
-def _is_count(p: TensorProxy) -> bool:
-    return p.device.type == "cpu" and not p.shape
+def _is(call: BoundSymbol, name: str) -> bool:
+    """Test for a call of the operator ``name``, or of one that calls it alone, with its arguments.
+
+    A functional form names what it writes beside its arguments.
+    """
+    if call.symbol.qualname == name:
+        return not call.kwargs and len(call.flat_outs) == 1
+    inner = call.body.calls if call.body is not None else ()
+    if len(inner) != 1 or not _is(inner[0], name):
+        return False
+    made = inner[0].flat_outs[0].name
+    if any(p.name != made for p in leaves(call.body.outputs) if isinstance(p, Proxy)):
+        return False
+    given = {p.name: arg for p, arg in zip(call.body.inputs, call.flat_args, strict=False)}
+    return call.args == map_tree(lambda p: given.get(p.name, p), inner[0].args, Proxy)
+
+
+def _is_count(x: Any, number: Any = None, *_: Any) -> bool:
+    return (
+        isinstance(x, TensorProxy)
+        and (x.shape, x.device.type, x.subclass, x.flags) == ((), "cpu", None, ())
+        and x.dtype.name in ("float32", "float64")
+        and type(number) is int
+        and 0 < abs(number) <= MOST
+    )

@@ -373,11 +373,16 @@ def _rows(place: int, kernel: Waiting) -> str:
     if (!PyArg_ParseTuple(args, "O!S", &PyList_Type, &tensors, &table)) return nullptr;
     const int32_t* row = reinterpret_cast<const int32_t*>(PyBytes_AS_STRING(table));
     const int32_t* end = row + PyBytes_GET_SIZE(table) / sizeof(int32_t);
-    auto at = [&](int n) {{
-        PyObject* tensor = PyList_GET_ITEM(tensors, row[2 * n]);
-        return static_cast<char*>(_torchinductor_pyobject_tensor_data_ptr(tensor)) + row[2 * n + 1];
-    }};
     try {{
+        std::vector<char*> known(PyList_GET_SIZE(tensors));
+        auto at = [&](int n) {{
+            char*& pointer = known[row[2 * n]];
+            if (!pointer) {{
+                PyObject* tensor = PyList_GET_ITEM(tensors, row[2 * n]);
+                pointer = static_cast<char*>(_torchinductor_pyobject_tensor_data_ptr(tensor));
+            }}
+            return pointer + row[2 * n + 1];
+        }};
         for (; row < end; row += {2 * len(kernel.argument_types)}) region_{place}::kernel({args});
         Py_RETURN_NONE;
     }} catch (std::exception const& e) {{

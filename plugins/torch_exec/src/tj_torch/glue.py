@@ -18,7 +18,7 @@ from tj_torch.runtime.functional import (
     write_back,
 )
 from tj_torch.runtime.joined import EARLIER, joined
-from tj_torch.runtime.packed_floats import float32s, float64s
+from tj_torch.runtime.packed_floats import float32s, float64s, number_of_sum
 from tj_torch.runtime.subclasses import flatten, unflatten
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "invoke",
     "joined",
     "method",
+    "number_of_sum",
     "set_version",
     "transformed",
     "unflatten",

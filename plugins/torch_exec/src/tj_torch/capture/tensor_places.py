@@ -6,7 +6,9 @@ the graph of its step, and a program with references of its own would keep that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,17 @@ def held_at(graph: torch.fx.GraphModule, path: str) -> Held:
     return next(Held(kind, name) for kind in kinds if name in kind)
 
 
-def held_by(places: Sequence[Held]) -> Iterator[Any]:
-    """Tensors that are at ``places`` now."""
-    return (place.owner[place.name] for place in places)
+def held_by(places: Sequence[Held]) -> Callable[[], Iterable[Any]]:
+    """A function that returns the tensors that are at ``places`` now."""
+    reads = []
+    for _, same in itertools.groupby(places, lambda place: id(place.owner)):
+        first, *others = same
+        # Of one name, a getter would return no tuple.
+        names = (first.name, *(place.name for place in others))
+        pick = operator.itemgetter(*names) if others else _only(first.name)
+        reads.append((pick, first.owner))
+    return lambda: itertools.chain.from_iterable([pick(owner) for pick, owner in reads])
+
+
+def _only(name: str) -> Callable[[Mapping[str, Any]], Iterable[Any]]:
+    return lambda owner: (owner[name],)

@@ -273,10 +273,10 @@ def _line(value: Any) -> Source | None:
 
 def _holding(compilation: Compilation, held: tuple[Held, ...]) -> Compilation:
     """``compilation`` with a function that supplies the last inputs, ``held``, itself."""
-    function = compilation.function
+    function, tensors = compilation.function, held_by(held)
 
     def run(*args: Any) -> Any:
-        return function(*args, *held_by(held))
+        return function(*args, *tensors())
 
     return replace(compilation, function=run) if held else compilation
 

@@ -251,7 +251,7 @@ def _compiled(jitted: Jitted, given: Given, dynamic: Dynamic, training: bool) ->
             hint = compiler.dialects.sizes.hint
             sizes = {name: hint(name) for name in symbols_in(acquired.trace.inputs)}
         call = replayed(found, acquired.trace, given)
-    values = (*call.inputs, *held_by(acquired.held))
+    values = (*call.inputs, *held_by(acquired.held)())
     sources = tuple(found.sources.get(i, f"constant_{i}") for i in range(len(values)))
     return _Compiled(
         jitted, given, acquired.trace, compilation, call, values, sources, ranges, sizes, training
