@@ -310,6 +310,20 @@ def test_a_value_that_a_second_run_would_change_is_written_once(check: int) -> N
     assert CONSUMES in call.tags
 
 
+def test_the_last_region_that_reads_a_value_writes_it() -> None:
+    """Not the first, and not without `Fusion.consumes`: a further run would read the new value."""
+
+    def twice(x: Any, y: Any) -> Any:
+        drawn = (-x + y).noise()  # no loop computes it
+        return drawn, x + drawn, -drawn
+
+    for consumes, overwritten in ((True, [0, 1]), (False, [0, 0])):
+        g, loop = fused(twice, Writing({1: "x"}), consumes=consumes)
+        plain = tj.jit(twice, session=Session([NumericPlugin()]))
+        assert g([*X], Y) == plain([*X], Y)
+        assert [len(region.overwritten) for region in loop.compiled] == overwritten
+
+
 def test_what_may_raise_later_runs_on_old_values() -> None:
     def later(x: Any, y: Any) -> Any:
         new = x + y

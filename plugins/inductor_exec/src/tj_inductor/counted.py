@@ -67,14 +67,15 @@ def _is(call: BoundSymbol, name: str) -> bool:
     """
     if call.symbol.qualname == name:
         return not call.kwargs and len(call.flat_outs) == 1
-    inner = call.body.calls if call.body is not None else ()
-    if len(inner) != 1 or not _is(inner[0], name):
+    body = call.body
+    if body is None or len(body.calls) != 1 or not _is(inner := body.calls[0], name):
         return False
-    made = inner[0].flat_outs[0].name
-    if any(p.name != made for p in leaves(call.body.outputs) if isinstance(p, Proxy)):
+    made = inner.flat_outs[0].name
+    if any(p.name != made for p in leaves(body.outputs) if isinstance(p, Proxy)):
         return False
-    given = {p.name: arg for p, arg in zip(call.body.inputs, call.flat_args, strict=False)}
-    return call.args == map_tree(lambda p: given.get(p.name, p), inner[0].args, Proxy)
+    given = {p.name: arg for p, arg in zip(body.inputs, call.flat_args, strict=False)}
+    args: tuple[Any, ...] = map_tree(lambda p: given.get(p.name, p), inner.args, Proxy)
+    return call.args == args
 
 
 def _is_count(x: Any, number: Any = None, *_: Any) -> bool:

@@ -155,11 +155,11 @@ class Made:
     ) -> tuple[str, list[Any]]:
         """The operator, and its arguments with tensors in the place of numbers."""
         tensors = [x for x in (out, *given) if isinstance(x, TensorProxy)]
-        if not isinstance(out, TensorProxy) or not out.shape or not _is_exact(tensors):
+        if not isinstance(out, TensorProxy) or not _is_exact(tensors):
             raise UnfitError
         operator = self.name.partition(".")[0]
         # A conversion raises the error of a kernel that refuses the number.
-        single = FLOAT32 if out.dtype.name == "float32" else FLOAT64
+        single = FLOAT32 if "float32" in {x.dtype.name for x in tensors} else FLOAT64
         factor = self.tensor(named.pop("alpha", named.pop("value", 1)), single)
         if named:
             raise UnfitError
@@ -170,6 +170,9 @@ class Made:
             raise UnfitError
         dtype = single if operator in REFUSING else FLOAT64
         args = [self.tensor(x, dtype, known=known) for x in given]
+        if not out.shape and single is not dtype:
+            # Of tensors without dimensions the wider data type is that of the result.
+            args = [a if a is x else self.rounded(a) for a, x in zip(args, given, strict=True)]
         if operator in ("addcdiv", "addcmul"):
             # In this order, as in PyTorch's kernel.
             product = self.step("mul.Tensor", args[1], factor)
@@ -197,9 +200,13 @@ class Made:
             self.tensors[name, dtype] = made
         return self.tensors[name, dtype].outputs
 
-    def step(self, name: str, *args: Any) -> Any:
+    def rounded(self, x: Any) -> Any:
+        """``x`` in float32; a number that is too large for it is infinite."""
+        return self.step("_to_copy.default", x, dtype=FLOAT32)
+
+    def step(self, name: str, *args: Any, **named: Any) -> Any:
         """The result of a call of ``name``, which is appended."""
-        made = self.edit.call(f"aten.{name}", *args)
+        made = self.edit.call(f"aten.{name}", *args, **named)
         self.keep(made)
         return made.outputs
 

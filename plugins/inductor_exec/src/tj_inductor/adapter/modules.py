@@ -32,8 +32,8 @@ COMPILERS = ("torch._inductor", "torch._dynamo")
 class Compiled:
     """A compiled graph: a function of a list that it empties, its text, the outputs' strides.
 
-    ``called`` is the text's own function, whose globals hold its kernels. ``same`` are outputs that may share memory with others, or with inputs. ``whole`` marks a graph
-    that its text restores completely.
+    ``called`` is the text's own function. ``same`` are outputs that may share memory with others,
+    or with inputs. ``whole`` marks a graph that its text restores completely.
     """
 
     function: Callable[[list[Any]], Sequence[Any]]

@@ -27,7 +27,7 @@ LEAST_GAIN = 24
 """Least number of calls that need not be compiled again; also at least half of all."""
 
 Place: TypeAlias = "tuple[int, int | None]"
-"""A tensor that a part takes: an input of the whole region, and an index where it is one element."""
+"""A tensor that a part takes: an input of the whole region, or the element of one at an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,8 @@ def equal_parts(region: FusionRegion) -> Sequence[Equal] | None:
         returned = [p for call in part for p in call.flat_outs if p.name in made]
         whole = {i: region.inputs[k].name for i, k in region.overwritten.items()}
         at = {p.name: i for i, p in enumerate(taken)}
-        over = {
-            i: at[whole[made[p.name]]] for i, p in enumerate(returned) if made[p.name] in whole
-        }
-        body = closed_body(taken, part, tuple(returned))
+        over = {i: at[whole[made[p.name]]] for i, p in enumerate(returned) if made[p.name] in whole}
+        body = closed_body(taken, tuple(part), tuple(returned))
         key = region_key(body, region.backward, sorted(over.items()))
         one = FusionRegion(
             body, key, region.language, region.backward, source=region.source, overwritten=over
@@ -162,5 +160,3 @@ def _parts(calls: Sequence[BoundSymbol], written: Iterable[str]) -> list[list[Bo
     for place, call in enumerate(calls):
         found[root(place)].append(call)
     return list(found.values())
-
-

@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tj_core.extend import TensorProxy
+
 from tj_inductor.kernels import collected_kernel
 
 if TYPE_CHECKING:
-    from tj_core.extend import Boxed, FusionRegion, TensorProxy
+    from tj_core.extend import Boxed, FusionRegion
 
     from tj_inductor.adapter.modules import Compiled
     from tj_inductor.kernels import Waiting
@@ -32,20 +34,17 @@ ALLOCATES = "empty_strided_cpu"
 
 def all_parts(region: FusionRegion, parts: Sequence[Equal], made: Sequence[Compiled]) -> Boxed:
     """The function of ``region``, whose ``parts`` have been ``made``."""
-    codes = [_code(compiled) for compiled in made]
-    if not all(codes):
-        return _one_by_one(region, parts, made)
-    running = _Running(region, parts, codes)  # type: ignore[arg-type]
+    codes = [code for code in map(_code, made) if code is not None]
+    one_by_one = _one_by_one(region, parts, made)
+    if len(codes) < len(made):
+        return one_by_one
 
-    # A process whose kernels were compiled in another form has no functions of rows.
-    def run(box: list[Any]) -> Sequence[Any]:
-        nonlocal run_now
-        if run_now is None:
-            run_now = running.function() or _one_by_one(region, parts, made)
-        return run_now(box)
+    @functools.cache
+    def function() -> Boxed:
+        # The kernels have been compiled when the region is called, or are about to be.
+        return _by_rows(region, parts, codes) or one_by_one
 
-    run_now: Boxed | None = None
-    return run
+    return lambda box: function()(box)
 
 
 def _one_by_one(region: FusionRegion, parts: Sequence[Equal], made: Sequence[Compiled]) -> Boxed:
@@ -137,7 +136,7 @@ def _read(
     """
     match statement:
         case ast.Assign([ast.Tuple(names)], ast.Name("args")):
-            values.update((name.id, i) for i, name in enumerate(names))  # type: ignore[attr-defined]
+            values.update((_name(name), i) for i, name in enumerate(names))
         case ast.Assign([ast.Name(name)], ast.Call(ast.Name(called), args, [])) if (
             called == ALLOCATES
         ):
@@ -145,64 +144,63 @@ def _read(
             values[name] = len(values)
             code.allocations.append(functools.partial(scope[ALLOCATES], *given))
         case ast.Expr(ast.Call(ast.Name(called), args, [])):
-            names = [arg.id if isinstance(arg, ast.Name) else "" for arg in args]
-            code.kernels.append((kernels[called], [values[name] for name in names]))
+            code.kernels.append((kernels[called], [values[_name(arg)] for arg in args]))
         case ast.Return(ast.Tuple(found)):
-            code.returned += [values[x.id if isinstance(x, ast.Name) else ""] for x in found]
+            code.returned += [values[_name(x)] for x in found]
         case ast.Expr(ast.Call(ast.Attribute(ast.Name("args"), "clear"), [], [])) | ast.Delete():
             pass
         case _:
             raise _Unknown
 
 
-@dataclass(slots=True)
-class _Running:
-    """The tables of a region: tensors are its inputs, then all that parts allocate."""
+def _name(node: ast.expr) -> str:
+    if not isinstance(node, ast.Name):
+        raise _Unknown
+    return node.id
 
-    region: FusionRegion
-    parts: Sequence[Equal]
-    codes: Sequence[_Code]
 
-    def function(self) -> Boxed | None:
-        """The function of the region; None if a kernel cannot be run by rows."""
-        count = len(self.region.inputs)
-        allocations: list[Callable[[], Any]] = []
-        calls: list[tuple[Callable[[list[Any], bytes], None], bytes]] = []
-        outputs: dict[int, int] = {}
-        for equal, code in zip(self.parts, self.codes, strict=True):
-            rows: list[list[Place]] = []
-            for taken, made in zip(equal.inputs, equal.outputs, strict=True):
-                start = count + len(allocations)
-                row = [*taken, *((start + i, None) for i in range(len(code.allocations)))]
-                allocations += code.allocations
-                outputs.update(zip(made, (row[i][0] for i in code.returned), strict=True))
-                rows.append(row)
-            for kernel, places in code.kernels:
-                by_rows = kernel.by_rows()
-                if by_rows is None:
-                    return None
-                numbers = [n for row in rows for i in places for n in self.address(row[i])]
-                calls.append((by_rows, struct.pack(f"={len(numbers)}i", *numbers)))
-        # Of one output, a getter would return no tuple.
-        places = [outputs[i] for i in range(len(outputs))]
-        result = operator.itemgetter(*places) if len(places) > 1 else None
-        if result is None:
-            return None
+def _by_rows(region: FusionRegion, parts: Sequence[Equal], codes: Sequence[_Code]) -> Boxed | None:
+    """The function that runs each kernel for all parts; None if one cannot be run by rows.
 
-        def run(box: list[Any]) -> Sequence[Any]:
-            tensors = box + [make() for make in allocations] if allocations else box
-            for by_rows, table in calls:
-                by_rows(tensors, table)
-            found: tuple[Any, ...] = result(tensors)
-            box.clear()
-            return found
+    The kernels' tensors are the inputs of the region, then all that parts allocate.
+    """
+    allocations: list[Callable[[], Any]] = []
+    calls: list[tuple[Callable[[list[Any], bytes], None], bytes]] = []
+    outputs: dict[int, int] = {}
+    for equal, code in zip(parts, codes, strict=True):
+        rows: list[list[Place]] = []
+        for taken, made in zip(equal.inputs, equal.outputs, strict=True):
+            start = len(region.inputs) + len(allocations)
+            row = [*taken, *((start + i, None) for i in range(len(code.allocations)))]
+            allocations += code.allocations
+            outputs.update(zip(made, (row[i][0] for i in code.returned), strict=True))
+            rows.append(row)
+        for kernel, places in code.kernels:
+            by_rows = kernel.by_rows()
+            if by_rows is None:
+                return None
+            numbers = [n for row in rows for i in places for n in _address(region, row[i])]
+            calls.append((by_rows, struct.pack(f"={len(numbers)}i", *numbers)))
+    # Equal parts have several outputs: of one, a getter would return no tuple.
+    results: Callable[[list[Any]], tuple[Any, ...]]
+    results = operator.itemgetter(*(outputs[i] for i in range(len(outputs))))
 
-        return run
+    def run(box: list[Any]) -> Sequence[Any]:
+        tensors = box + [make() for make in allocations] if allocations else box
+        for by_rows, table in calls:
+            by_rows(tensors, table)
+        found = results(tensors)
+        box.clear()
+        return found
 
-    def address(self, place: Place) -> tuple[int, int]:
-        """A tensor, and the offset in bytes."""
-        i, index = place
-        if index is None:
-            return i, 0
-        taken: TensorProxy = self.region.inputs[i]  # type: ignore[assignment]
-        return i, index * (taken.dtype.bits // 8)
+    return run
+
+
+def _address(region: FusionRegion, place: Place) -> tuple[int, int]:
+    """A tensor, and an offset in bytes."""
+    i, index = place
+    if index is None:
+        return i, 0
+    taken = region.inputs[i]
+    assert isinstance(taken, TensorProxy)
+    return i, index * (taken.dtype.bits // 8)

@@ -37,7 +37,7 @@ def number_of_sum(count: torch.Tensor, number: int) -> float:
 
     ``number`` is an integer of at most 24 bits, and not zero, so that the sum is not subnormal.
     """
-    made = count.item() + number
+    made = float(count.item()) + number
     if count.dtype is torch.float64 or (made.is_integer() and abs(made) <= INTEGERS):
         return made
     # The sum of two numbers of float32 that is rounded twice is that which is rounded once.
