@@ -134,6 +134,20 @@ def test_parts_that_read_what_another_writes_stay_together(fusing: Any, found: l
     torch.testing.assert_close(*results)
 
 
+def test_a_value_that_another_part_replaces(fusing: Any) -> None:
+    @torch.no_grad()
+    def f(ps: list[torch.Tensor]) -> None:
+        old = [p.clone() for p in ps]
+        for i, p in enumerate(ps):
+            p.copy_(old[i - 1] * 0.5 + 1)
+
+    results = []
+    for g in (f, fusing(f)):
+        g(ps := parameters([(4,)] * 30))
+        results.append(ps)
+    torch.testing.assert_close(*results)
+
+
 def test_new_results(fusing: Any, found: list[Any]) -> None:
     """Parts that write nothing allocate; floats of each call are places of one tensor."""
 

@@ -7,11 +7,14 @@ without, the region that updates the parameter writes the count, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from tj_core.extend import (
     BoundSymbol,
     CallEditor,
+    Constant,
     PassContext,
     Proxy,
     Replacement,
@@ -29,24 +32,29 @@ __all__ = ["counting"]
 
 ITEM = "aten._local_scalar_dense.default"
 ADD = "aten.add.Tensor"
+COPY = "aten.clone.default"
 MOST = 1 << 24
 """The largest number up to which float32 has all integers."""
 
 
 def counting() -> Transform:
     """Make the transform."""
-    return Transform("inductor-counted", _counted, after=Stage.SPLIT, falls_back=True)
+    return Transform("inductor-sums", _counted, after=Stage.SPLIT, falls_back=True)
 
 
 def _counted(trace: Trace, context: PassContext) -> Trace:
     if trace.stage < Stage.SPLIT:
         return trace
     inputs = {p.name for p in trace.inputs}
-    sums = {
-        call.flat_outs[0].name: call.args
-        for call in trace.calls
-        if _is(call, ADD) and _is_count(*call.args) and call.args[0].name in inputs
-    }
+    known = {p.name: n for call in trace.calls for p, n in _constants(call)}
+    sums: dict[str, tuple[Any, int]] = {}
+    for call in trace.calls:
+        if _is(call, ADD) and len(call.args) == 2:
+            count, number = call.args
+            if isinstance(number, TensorProxy) and number.dtype == count.dtype:
+                number = known.get(number.name)
+            if _is_count(count, number) and count.name in inputs:
+                sums[call.flat_outs[0].name] = count, number
 
     def rule(call: BoundSymbol, _: CallEditor) -> Replacement | None:
         args = sums.get(call.args[0].name) if _is(call, ITEM) else None
@@ -55,9 +63,24 @@ def _counted(trace: Trace, context: PassContext) -> Trace:
         symbol = Symbol("tj", "number_of_sum")
         return Replacement((call.replace(symbol=symbol, args=args, body=None),))
 
-    rules: RuleTable[Any] = RuleTable("inductor-counted")
+    rules: RuleTable[Any] = RuleTable("inductor-sums")
     rules.set("*", rule)
     return context.rewrite(trace, rules, into_bodies=False, into_subprograms=False)
+
+
+def _constants(call: BoundSymbol) -> Iterator[tuple[Proxy, int]]:
+    """The result of ``call`` and its value, if it copies a constant tensor that is an integer.
+
+    Steps of lists add ``torch.tensor(1.0)``.
+    """
+    first, *others = (call.body.calls if call.body is not None else ()) or (call,)
+    if others or first.symbol.qualname != COPY or call.flat_args:
+        return
+    x = first.args[0].value if isinstance(first.args[0], Constant) else None
+    if isinstance(x, torch.Tensor) and not x.shape and x.is_floating_point():
+        number = float(x.item())
+        if number.is_integer():
+            yield call.flat_outs[0], int(number)
 
 
 def _is(call: BoundSymbol, name: str) -> bool:
@@ -66,7 +89,7 @@ def _is(call: BoundSymbol, name: str) -> bool:
     A functional form names what it writes beside its arguments.
     """
     if call.symbol.qualname == name:
-        return not call.kwargs and len(call.flat_outs) == 1
+        return len(call.flat_outs) == 1 and (not call.kwargs or call.kwargs == (("alpha", 1),))
     body = call.body
     if body is None or len(body.calls) != 1 or not _is(inner := body.calls[0], name):
         return False

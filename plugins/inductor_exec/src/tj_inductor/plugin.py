@@ -67,7 +67,7 @@ def tj_transforms(options: Options) -> tuple[Transform, ...]:
     from tj_inductor.numbers import as_tensors
     from tj_inductor.packed import packing
 
-    return joining(), separating(), counting(), as_tensors(), packing(), with_ends()
+    return joining(), separating(), as_tensors(), packing(), counting(), with_ends()
 
 
 @hookimpl

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -46,7 +46,7 @@ def repeats(calls: Sequence[BoundSymbol]) -> bool:
     """Decide if ``calls``, planned for one region, are worth a region of `equal_parts`."""
     if len(calls) <= LEAST_GAIN or any(map(makes_views, calls)) or not all(map(_is_simple, calls)):
         return False
-    kinds = {tuple(call_token(call) for call in part) for part in _parts(calls, ())}
+    kinds = {tuple(call_token(call) for call in part) for part in _parts(calls, (), ())}
     return _is_worth_it(len(calls), sum(map(len, kinds)))
 
 
@@ -72,14 +72,17 @@ def equal_parts(region: FusionRegion) -> Sequence[Equal] | None:
     made = {p.name: i for i, p in enumerate(outputs)}
     if not made.keys() <= {p.name for call in rest for p in call.flat_outs}:
         return None
+    whole = {i: region.inputs[k].name for i, k in region.overwritten.items()}
     found: dict[str, list[tuple[FusionRegion, tuple[Place, ...], tuple[int, ...]]]]
     found = defaultdict(list)
-    for part in _parts(rest, written):
+    for part in _parts(rest, written, made.keys()):
         taken = free_values(part)
         returned = [p for call in part for p in call.flat_outs if p.name in made]
-        whole = {i: region.inputs[k].name for i, k in region.overwritten.items()}
         at = {p.name: i for i, p in enumerate(taken)}
-        over = {i: at[whole[made[p.name]]] for i, p in enumerate(returned) if made[p.name] in whole}
+        targets = {i: whole[n] for i, p in enumerate(returned) if (n := made[p.name]) in whole}
+        if not {*targets.values()} <= at.keys():
+            return None  # another part reads what is overwritten
+        over = {i: at[name] for i, name in targets.items()}
         body = closed_body(taken, tuple(part), tuple(returned))
         key = region_key(body, region.backward, sorted(over.items()))
         one = FusionRegion(
@@ -141,8 +144,24 @@ def _is_element(call: BoundSymbol, inputs: Iterable[str]) -> bool:
     )
 
 
-def _parts(calls: Sequence[BoundSymbol], written: Iterable[str]) -> list[list[BoundSymbol]]:
-    """``calls`` by what they have in common: values that they make, and inputs in ``written``."""
+def _parts(
+    calls: Sequence[BoundSymbol], written: Collection[str], returned: Collection[str]
+) -> list[list[BoundSymbol]]:
+    """``calls`` by what they have in common: values that they make, and inputs in ``written``.
+
+    Each part makes a number that several read again, if no one else needs it (``returned``).
+    """
+    made = {p.name for call in calls for p in call.flat_outs}
+    reads = Counter(name for call in calls for name in {p.name for p in call.flat_args})
+    again = {
+        call.flat_outs[0].name: call
+        for call in calls
+        if reads[call.flat_outs[0].name] > 1
+        and _is_number(call)
+        and {*made, *written}.isdisjoint(p.name for p in call.flat_args)
+        and call.flat_outs[0].name not in returned
+    }
+    shared = {*written, *made} - again.keys()
     first: dict[str, int] = {}
     joined = list(range(len(calls)))
 
@@ -151,12 +170,20 @@ def _parts(calls: Sequence[BoundSymbol], written: Iterable[str]) -> list[list[Bo
             joined[place] = place = joined[joined[place]]
         return place
 
-    shared = {*written, *(p.name for call in calls for p in call.flat_outs)}
     for place, call in enumerate(calls):
         for p in (*call.flat_args, *call.flat_outs):
             if p.name in shared:
                 joined[root(place)] = root(first.setdefault(p.name, place))
-    found: dict[int, list[BoundSymbol]] = defaultdict(list)
+    found: dict[int, dict[str, BoundSymbol]] = defaultdict(dict)
     for place, call in enumerate(calls):
-        found[root(place)].append(call)
-    return list(found.values())
+        if call.flat_outs[0].name not in again:
+            part = found[root(place)]
+            needed = (again[p.name] for p in call.flat_args if p.name in again)
+            part.update((c.label, c) for c in (*needed, call))
+    return [[*part.values()] for part in found.values()]
+
+
+def _is_number(call: BoundSymbol) -> bool:
+    """Test for a call that makes one tensor without dimensions."""
+    out = call.flat_outs[0]
+    return len(call.flat_outs) == 1 and isinstance(out, TensorProxy) and not out.shape

@@ -182,14 +182,13 @@ def _by_rows(region: FusionRegion, parts: Sequence[Equal], codes: Sequence[_Code
             numbers = [n for row in rows for i in places for n in _address(region, row[i])]
             calls.append((by_rows, struct.pack(f"={len(numbers)}i", *numbers)))
     # Equal parts have several outputs: of one, a getter would return no tuple.
-    results: Callable[[list[Any]], tuple[Any, ...]]
-    results = operator.itemgetter(*(outputs[i] for i in range(len(outputs))))
+    results: Any = operator.itemgetter(*(outputs[i] for i in range(len(outputs))))
 
     def run(box: list[Any]) -> Sequence[Any]:
         tensors = box + [make() for make in allocations] if allocations else box
         for by_rows, table in calls:
             by_rows(tensors, table)
-        found = results(tensors)
+        found: Sequence[Any] = results(tensors)
         box.clear()
         return found
 
