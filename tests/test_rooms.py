@@ -52,8 +52,8 @@ ROOMS = {
     "tj_inductor": (
         "options", "opening", "arithmetic", "mixed", "sums", "moves", "bags", "activations",
         "norms", "formulas", "texts", "thrown", "elementary", "loads", "constants", "loops",
-        "adapter", "kernels", "trials", "joined", "operators", "numbers", "packed", "lists",
-        "alone", "decompositions", "graph",
+        "adapter", "kernels", "trials", "joined", "operators", "numbers", "packed", "counted",
+        "lists", "alone", "decompositions", "graph", "repeated",
         "lowering", "variants", "compiler", "packaging", "executor", "probes", "doctor", "plugin",
     ),
     "tj_onednn": (

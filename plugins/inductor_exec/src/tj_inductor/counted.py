@@ -25,7 +25,7 @@ from tj_core.extend import (
     Trace,
     Transform,
     leaves,
-    map_tree,
+    substituted,
 )
 
 __all__ = ["counting"]
@@ -97,7 +97,7 @@ def _is(call: BoundSymbol, name: str) -> bool:
     if any(p.name != made for p in leaves(body.outputs) if isinstance(p, Proxy)):
         return False
     given = {p.name: arg for p, arg in zip(body.inputs, call.flat_args, strict=False)}
-    args: tuple[Any, ...] = map_tree(lambda p: given.get(p.name, p), inner.args, Proxy)
+    args: tuple[Any, ...] = substituted(inner.args, given)
     return call.args == args
 
 

@@ -208,7 +208,7 @@ def repeated() -> Iterator[None]:
 
 
 def collected_kernel(argument_types: Sequence[str], source: str) -> Waiting:
-    """A kernel that is compiled with those that this thread collects, if it does."""
+    """A new kernel, added to the kernels of the block of `collecting`, if there is one."""
     if (collected := _here.collected) is None:
         return Waiting(argument_types, source)
     made = Waiting(argument_types, collected.change(source), repeated=_here.repeated)

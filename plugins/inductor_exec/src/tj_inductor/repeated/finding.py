@@ -147,7 +147,7 @@ def _is_element(call: BoundSymbol, inputs: Iterable[str]) -> bool:
 def _parts(
     calls: Sequence[BoundSymbol], written: Collection[str], returned: Collection[str]
 ) -> list[list[BoundSymbol]]:
-    """``calls`` by what they have in common: values that they make, and inputs in ``written``.
+    """``calls`` in parts that share no value made by a call, and no input in ``written``.
 
     Each part makes a number that several read again, if no one else needs it (``returned``).
     """

@@ -69,7 +69,7 @@ def _taken(tensor: Any, index: int | None) -> Any:
 
 @dataclass(slots=True)
 class _Code:
-    """The code of a part: what it allocates, its kernels, and what it returns.
+    """The code of a part: allocations, kernels with their arguments, and results.
 
     Values are numbered: the inputs, then the allocated ones in order.
     """
