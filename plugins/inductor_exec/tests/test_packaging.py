@@ -191,3 +191,19 @@ def test_a_training_step_whose_saved_values_are_laid_out_for_convolutions(tmp_pa
     for a, b in zip(gradients(package, package), gradients(net, net), strict=True):
         torch.testing.assert_close(a, b)
         assert a.stride() == b.stride()
+
+
+class Scaled(torch.nn.Module):
+    """Each of many inputs by itself: one part of the program is compiled."""
+
+    def forward(self, xs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [(x * 3 + 1).sin() / 2 for x in xs]
+
+
+def test_equal_parts(tmp_path: Path) -> None:
+    xs = [torch.randn(3, 4) for _ in range(20)]
+    tj.export(Scaled(), (xs,), plugins=PLUGINS).save(tmp_path / "scaled.tjp")
+    with zipfile.ZipFile(tmp_path / "scaled.tjp") as files:
+        assert len([n for n in files.namelist() if n.endswith(".py")]) == 1
+    loaded = tj.load(tmp_path / "scaled.tjp")
+    torch.testing.assert_close(loaded(xs), Scaled()(xs))

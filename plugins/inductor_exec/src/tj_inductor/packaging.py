@@ -22,8 +22,9 @@ from tj_core.extend import Fused, FusionRegion, PackageError, symbols_in
 
 from tj_inductor.adapter.libraries import announce_data_pointers, library
 from tj_inductor.adapter.modules import COMPILERS, Compiled, extern_kernels
-from tj_inductor.compiler import Compiler, fused, variant_of
+from tj_inductor.compiler import Compiler, fused, fused_parts, variant_of
 from tj_inductor.kernels import Waiting, one_file
+from tj_inductor.repeated.finding import equal_parts
 from tj_inductor.thrown import raising_as_eager
 from tj_inductor.variants import Variants
 
@@ -48,10 +49,15 @@ def members(
                 f"region {region.key} holds tensors of its own, or has not been compiled yet",
                 source=region.source,
             )
-        source, strides, same, conditions = json.loads(made.kept)
-        module = _Module(region, source, compiler, kernels)
-        files[f"{region.name}.py"] = module.text().encode()
-        facts[region.name] = {"strides": strides, "same": same, "conditions": conditions}
+        kept = json.loads(made.kept)
+        own = [(region, kept)]
+        if isinstance(kept, dict):
+            own = [*zip((e.region for e in equal_parts(region) or ()), kept["parts"], strict=True)]
+            facts[region.name] = {"parts": [part.name for part, _ in own]}
+        for part, (source, strides, same, conditions) in own:
+            module = _Module(part, source, compiler, kernels)
+            files[f"{part.name}.py"] = module.text().encode()
+            facts[part.name] = {"strides": strides, "same": same, "conditions": conditions}
     files[REGIONS] = json.dumps(facts, indent=1).encode()
     if kernels:
         text = one_file([*kernels.values()])
@@ -65,23 +71,36 @@ def restore(regions: Sequence[FusionRegion], files: Mapping[str, bytes]) -> Sequ
     kernels = _loaded(files[LIBRARY]) if LIBRARY in files else None
     code = files.get(SOURCE, b"//").decode()
     facts = json.loads(files[REGIONS])
-    made = [_restored(r, files[f"{r.name}.py"].decode(), kernels, facts[r.name]) for r in regions]
+    made = [_restored(r, files, kernels, facts) for r in regions]
     return [
         replace(f, function=raising_as_eager(r, f.function, code))
         for r, f in zip(regions, made, strict=True)
     ]
 
 
-def _restored(region: FusionRegion, text: str, kernels: Any, facts: Mapping[str, Any]) -> Fused:
-    scope: dict[str, Any] = {"kernels": kernels, "extern_kernels": extern_kernels}
-    exec(compile(text, f"<tj {region.name}>", "exec"), scope)
-    strides = [None if s is None else tuple(s) for s in facts["strides"]]
-    made = Compiled.of(scope["call"], text, strides, facts["same"], whole=True)
+def _restored(
+    region: FusionRegion, files: Mapping[str, bytes], kernels: Any, facts: Mapping[str, Any]
+) -> Fused:
+    own = facts[region.name]
+    if "parts" in own:
+        made = [_compiled(name, files, kernels, facts[name]) for name in own["parts"]]
+        return fused_parts(region, equal_parts(region) or (), made)
+    one = _compiled(region.name, files, kernels, own)
     if not symbols_in(region.inputs):
-        return fused(region, made)
-    first = variant_of(made, facts["conditions"])
+        return fused(region, one)
+    first = variant_of(one, own["conditions"])
     # Sizes that the variant does not serve run by PyTorch's operations.
     return fused(region, Variants(region, _never, first, most=0))
+
+
+def _compiled(
+    name: str, files: Mapping[str, bytes], kernels: Any, facts: Mapping[str, Any]
+) -> Compiled:
+    text = files[f"{name}.py"].decode()
+    scope: dict[str, Any] = {"kernels": kernels, "extern_kernels": extern_kernels}
+    exec(compile(text, f"<tj {name}>", "exec"), scope)
+    strides = [None if s is None else tuple(s) for s in facts["strides"]]
+    return Compiled.of(scope["call"], text, strides, facts["same"], whole=True)
 
 
 def _never(sizes: Mapping[str, int]) -> Any:
