@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tj_core.analysis.alias import Storage, makes_views
+from tj_core.analysis.alias import Storage
 from tj_core.analysis.liveness import free_values
 from tj_core.ir.proxy import Proxy, TensorProxy, may_overlap
 from tj_core.ir.tags import NEW_VALUE_OF
@@ -111,9 +111,9 @@ class Overwritable:
         return self.same_again(unit, returned, once)
 
     def is_last(self, unit: int, name: str) -> bool:
-        """Test if nothing reads the value ``name`` after ``unit``, and no earlier call views it."""
+        """Test if nothing reads the value ``name`` after ``unit``, and no earlier call makes an alias."""
         *earlier, last = self.reads[name]
-        views = (c for i in earlier for c in self.units[i] if makes_views(c))
+        views = (c for i in earlier for c in self.units[i] if c.effects.aliases)
         return last == unit and not any(p.name == name for c in views for p in c.flat_args)
 
     def scatters(self, call: BoundSymbol) -> bool:

@@ -31,6 +31,7 @@ from tj_torch.guards.flags import guard_flags
 from tj_torch.guards.guard import Guards
 from tj_torch.guards.members import guard_members, guard_methods, guard_sizes, running_members
 from tj_torch.guards.modules import forwards, guard_global_hooks, module_types
+from tj_torch.guards.tensors import guard_metadata
 from tj_torch.ops.settings.flags import FLAGS, flags_of
 from tj_torch.torch_private.runtime import pytree
 
@@ -261,6 +262,7 @@ class DynamoPrograms:
         built = captured.build(function, entries.on_dead(entry))
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         own = self._own_guards(captured, compilation, built.traced_codes, entries.jitted)
+        guard_metadata(own, built.guards.by_identity)
         guards = EntryGuards(built.guards, own)
         entry.guards = guards.printed
         # A program without tensor operations has no graph: the function itself runs, since Dynamo

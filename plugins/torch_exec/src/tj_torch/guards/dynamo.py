@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 if TYPE_CHECKING:
     import types
@@ -44,13 +46,15 @@ class Watches:
 class DynamoGuards:
     """Dynamo's guards: the check of a frame's locals, the guards' texts, and the text of a failure.
 
-    ``watches`` report the death of guarded objects.
+    ``watches`` report the death of guarded objects. ``by_identity`` are tensors, by their names, whose
+    metadata Dynamo does not guard.
     """
 
     check: Callable[[dict[str, Any]], bool]
     texts: Callable[[], list[str]]
     explain: Callable[[dict[str, Any]], Any]
     watches: Watches
+    by_identity: Mapping[str, weakref.ref[torch.Tensor]]
 
     def failed(self, frame: dict[str, Any]) -> str | None:
         """Text of the first guard that does not hold for ``frame``; None if all hold."""
@@ -94,7 +98,18 @@ def dynamo_guards(
         lambda: [*map(str, guards.code_parts), *sizes],
         guards.check_verbose,
         watches,
+        _by_identity(graph),
     )
+
+
+def _by_identity(graph: Any) -> dict[str, weakref.ref[torch.Tensor]]:
+    """The tensors that Dynamo guards by their identity: keys of dicts, and those of optimizers."""
+    found = ((guard.name, guard.obj_weakref) for guard in graph.guards if _is_of_identity(guard))
+    return {name: ref for name, ref in found if ref and isinstance(ref(), torch.Tensor)}
+
+
+def _is_of_identity(guard: Any) -> bool:
+    return "ID_MATCH" in (guard.guard_types or ())
 
 
 def size_texts(graph: Any) -> list[str]:

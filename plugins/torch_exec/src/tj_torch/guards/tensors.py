@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tj_core.extend import meta_text
@@ -10,9 +10,13 @@ from tj_core.extend import meta_text
 from tj_torch.ops.values.convert import tensor_proxy
 
 if TYPE_CHECKING:
+    import weakref
+
     import torch
 
-__all__ = ["tensor_check", "tensor_texts"]
+    from tj_torch.guards.guard import Guards
+
+__all__ = ["guard_metadata", "tensor_check", "tensor_texts"]
 
 
 def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
@@ -33,3 +37,18 @@ def tensor_texts(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[
         f"{n} has {meta_text(tensor_proxy('_', t))}" for n, t in zip(names, tensors, strict=True)
     ]
     return [*shown, *(["the tensors are distinct objects"] if len(shown) > 1 else [])]
+
+
+def guard_metadata(guards: Guards, tensors: Mapping[str, weakref.ref[torch.Tensor]]) -> None:
+    """Guard the metadata of ``tensors``, whose identity is guarded: ``data`` may be assigned."""
+    known = {name: tensor for name, ref in tensors.items() if (tensor := ref()) is not None}
+    if not known:
+        return
+    check, refs = tensor_check([*known.values()]), [tensors[name] for name in known]
+
+    def same_metadata() -> bool:
+        found = [ref() for ref in refs]
+        return all(tensor is not None for tensor in found) and check(*found)
+
+    texts = tensor_texts([*known], [*known.values()])
+    guards.add(f"{guards.bind('same_metadata', same_metadata)}()", text=", ".join(texts))
