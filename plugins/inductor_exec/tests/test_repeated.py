@@ -118,6 +118,38 @@ def test_parameters_in_one_memory(fusing: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["SGD", "Adamax"])
+def test_data_that_is_assigned_between_steps(kind: str, fusing: Any, found: list[Any]) -> None:
+    """Other memory, other strides, memory that two share, and memory that is freed."""
+
+    def run(jit: Any) -> list[torch.Tensor]:
+        ps = parameters([(4, 5)] * 20)
+        optimizer = getattr(optim, kind)(ps, lr=1e-2)
+        step = jit(optimizer.step)
+        for i in range(6):
+            if i == 1:
+                ps[0].data = ps[0].data.clone()
+            elif i == 2:
+                ps[1].data = ps[1].data.t().contiguous().t()
+            elif i == 3:
+                ps[2].data = ps[3].data
+            elif i == 4:
+                ps[4].data = torch.linspace(0, 1, 25)[5:].view(4, 5)
+            elif i == 5:
+                ps[5].untyped_storage().resize_(0)
+                with pytest.raises(RuntimeError, match="allocated|storage"):
+                    step()
+                ps[5].untyped_storage().resize_(80)
+                ps[5].data.zero_()
+                return [p.detach() for p in ps[:4]]
+            step()
+        return []
+
+    results = [run(jit) for jit in (lambda f: f, fusing)]
+    torch.testing.assert_close(*results)
+    assert found
+
+
 def test_parts_that_read_what_another_writes_stay_together(fusing: Any, found: list[Any]) -> None:
     @torch.no_grad()
     def f(ps: list[torch.Tensor], shared: torch.Tensor) -> None:

@@ -46,8 +46,8 @@ class Watches:
 class DynamoGuards:
     """Dynamo's guards: the check of a frame's locals, the guards' texts, and the text of a failure.
 
-    ``watches`` report the death of guarded objects. ``by_identity`` are tensors, by their names, whose
-    metadata Dynamo does not guard.
+    ``watches`` report the death of guarded objects. ``by_identity`` are tensors, by their
+    names, whose metadata Dynamo does not guard.
     """
 
     check: Callable[[dict[str, Any]], bool]

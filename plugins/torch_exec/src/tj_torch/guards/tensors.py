@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,11 @@ from tj_core.extend import meta_text
 from tj_torch.ops.values.convert import tensor_proxy
 
 if TYPE_CHECKING:
-    import weakref
-
     import torch
 
     from tj_torch.guards.guard import Guards
 
-__all__ = ["guard_metadata", "tensor_check", "tensor_texts"]
+__all__ = ["guard_metadata", "same_metadata", "tensor_check", "tensor_texts"]
 
 
 def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
@@ -42,13 +41,17 @@ def tensor_texts(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[
 def guard_metadata(guards: Guards, tensors: Mapping[str, weakref.ref[torch.Tensor]]) -> None:
     """Guard the metadata of ``tensors``, whose identity is guarded: ``data`` may be assigned."""
     known = {name: tensor for name, ref in tensors.items() if (tensor := ref()) is not None}
-    if not known:
-        return
-    check, refs = tensor_check([*known.values()]), [tensors[name] for name in known]
+    if known:
+        name = guards.bind("same_metadata", same_metadata([*known.values()]))
+        guards.add(f"{name}()", text=", ".join(tensor_texts([*known], [*known.values()])))
 
-    def same_metadata() -> bool:
+
+def same_metadata(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+    """Make a check that ``tensors``, which it does not keep, have the metadata that they have."""
+    check, refs = tensor_check(tensors), [weakref.ref(tensor) for tensor in tensors]
+
+    def same() -> bool:
         found = [ref() for ref in refs]
         return all(tensor is not None for tensor in found) and check(*found)
 
-    texts = tensor_texts([*known], [*known.values()])
-    guards.add(f"{guards.bind('same_metadata', same_metadata)}()", text=", ".join(texts))
+    return same

@@ -1,4 +1,4 @@
-"""Guards on members of classes for parts of a program, which Dynamo's own hook checks.
+"""Guards on members of classes, and on tensors of optimizers, for parts of a program, which Dynamo's own hook checks.
 
 A whole program has guards of tj's own beside Dynamo's (`tj_torch.guards.members`).
 """
@@ -22,6 +22,7 @@ from tj_torch.guards.members import (
     size_conditions,
 )
 from tj_torch.guards.modules import guard_global_hooks
+from tj_torch.guards.tensors import same_metadata, tensor_texts
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ def guarded_fragments(noticed: Observations) -> Iterator[None]:
                 _add(noticed.conditions(self), found)
             if any(issubclass(cls, torch.nn.Module) for cls in noticed.classes):
                 guard_global_hooks(noticed.conditions(self))
+            if tensors := [*_by_identity(self)]:
+                conditions = noticed.conditions(self)
+                texts = [f"tensor {i}" for i in range(len(tensors))]
+                text = ", ".join(tensor_texts(texts, tensors))
+                conditions.add(f"{conditions.bind('same', same_metadata(tensors))}()", text)
             return original(self, *args, **kwargs)
 
         return compile_subgraph
@@ -52,6 +58,16 @@ def guarded_fragments(noticed: Observations) -> Iterator[None]:
     with ExitStack() as stack:
         replace(stack, OutputGraph, "compile_subgraph", ending)
         yield
+
+
+def _by_identity(output: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a graph that Dynamo guards by their identity alone, and those of its modules.
+
+    Tensors of optimizers are members of the graph; keys of dicts are inputs.
+    """
+    given = [node.meta.get("grapharg") for node in output.placeholders]
+    keys = [arg.example for arg in given if arg is not None and arg.source.is_dict_key()]
+    return (x for x in (*output.nn_modules.values(), *keys) if isinstance(x, torch.Tensor))
 
 
 def _add(conditions: Conditions, found: Condition) -> None:
