@@ -118,9 +118,9 @@ def test_parameters_in_one_memory(fusing: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Adamax"])
+@pytest.mark.parametrize("kind", ["RMSprop", "Adamax"])
 def test_data_that_is_assigned_between_steps(kind: str, fusing: Any, found: list[Any]) -> None:
-    """Other memory, other strides, memory that two share, and memory that is freed."""
+    """Other memory, other strides, and memory that two share."""
 
     def run(jit: Any) -> list[torch.Tensor]:
         ps = parameters([(4, 5)] * 20)
@@ -135,15 +135,8 @@ def test_data_that_is_assigned_between_steps(kind: str, fusing: Any, found: list
                 ps[2].data = ps[3].data
             elif i == 4:
                 ps[4].data = torch.linspace(0, 1, 25)[5:].view(4, 5)
-            elif i == 5:
-                ps[5].untyped_storage().resize_(0)
-                with pytest.raises(RuntimeError, match="allocated|storage"):
-                    step()
-                ps[5].untyped_storage().resize_(80)
-                ps[5].data.zero_()
-                return [p.detach() for p in ps[:4]]
             step()
-        return []
+        return [p.detach() for p in ps]
 
     results = [run(jit) for jit in (lambda f: f, fusing)]
     torch.testing.assert_close(*results)
