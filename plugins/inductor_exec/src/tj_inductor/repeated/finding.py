@@ -26,6 +26,9 @@ __all__ = ["Equal", "Place", "equal_parts", "repeats"]
 LEAST_GAIN = 24
 """Least number of calls that need not be compiled again; also at least half of all."""
 
+MOST_ELEMENTS = 1 << 28
+"""More would not be at an offset of 32 bits (`Waiting.by_rows`)."""
+
 Place: TypeAlias = "tuple[int, int | None]"
 """A tensor that a part takes: an input of the whole region, or the element of one at an index."""
 
@@ -140,7 +143,7 @@ def _is_element(call: BoundSymbol, inputs: Iterable[str]) -> bool:
         and x.name in inputs
         and x.strides == (1,)
         and isinstance(call.args[2], int)
-        and call.args[2] >= 0
+        and 0 <= call.args[2] < MOST_ELEMENTS
     )
 
 

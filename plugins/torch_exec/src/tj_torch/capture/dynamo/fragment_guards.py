@@ -1,6 +1,6 @@
-"""Guards on members of classes, and on tensors of optimizers, for parts of a program, which Dynamo's own hook checks.
+"""Guards on members of classes, and on tensors, for parts of a program, checked by Dynamo's hook.
 
-A whole program has guards of tj's own beside Dynamo's (`tj_torch.guards.members`).
+A whole program has guards of tj's own beside Dynamo's: `tj_torch.guards.members`, and ``tensors``.
 """
 
 from __future__ import annotations
