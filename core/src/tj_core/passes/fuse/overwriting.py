@@ -111,7 +111,7 @@ class Overwritable:
         return self.same_again(unit, returned, once)
 
     def is_last(self, unit: int, name: str) -> bool:
-        """Test if nothing reads the value ``name`` after ``unit``, and no earlier call aliases it."""
+        """Test if no call after ``unit`` reads the value ``name``, and none before aliases it."""
         *earlier, last = self.reads[name]
         views = (c for i in earlier for c in self.units[i] if c.effects.aliases)
         return last == unit and not any(p.name == name for c in views for p in c.flat_args)
