@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,7 +17,7 @@ from tj_core.extend import (
     makes_views,
     symbols_in,
 )
-from tj_core.internal import call_token, closed_body, region_key
+from tj_core.internal import NEW_VALUE_OF, call_token, closed_body, region_key
 
 from tj_inductor.operators import operator_of
 
@@ -49,8 +49,21 @@ def repeats(calls: Sequence[BoundSymbol]) -> bool:
     """Decide if ``calls``, planned for one region, are worth a region of `equal_parts`."""
     if len(calls) <= LEAST_GAIN or any(map(makes_views, calls)) or not all(map(_is_simple, calls)):
         return False
-    kinds = {tuple(call_token(call) for call in part) for part in _parts(calls, (), ())}
+    read = {p.name for call in calls for p in call.flat_args}
+    tagged = (p for call in calls for p in call.flat_outs if NEW_VALUE_OF in p.tags)
+    written = {p.name: old for p in tagged if (old := str(p.tags[NEW_VALUE_OF])) in read}
+    parts = _parts(calls, {*written.values()}, ())
+    if any(_writes_unread(part, written) for part in parts):
+        return False  # the region would not be one of `equal_parts`
+    kinds = {tuple(call_token(call) for call in part) for part in parts}
     return _is_worth_it(len(calls), sum(map(len, kinds)))
+
+
+def _writes_unread(part: Sequence[BoundSymbol], written: Mapping[str, str]) -> bool:
+    """Test if ``part`` makes the new value of an input, by ``written``, that another part reads."""
+    made = {p.name for call in part for p in call.flat_outs}
+    news = {old for new, old in written.items() if new in made}
+    return not news <= {p.name for call in part for p in call.flat_args}
 
 
 def equal_parts(region: FusionRegion) -> Sequence[Equal] | None:
