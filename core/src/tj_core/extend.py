@@ -103,7 +103,7 @@ from tj_core.ir.sizes import evaluate_size, same_size, size_symbols
 from tj_core.ir.stage import Stage
 from tj_core.ir.substitution import substituted, substitution
 from tj_core.ir.symbol import FUNCTIONAL, PLAIN_CONTEXT, REPLAYED, Constant, Context, Symbol
-from tj_core.ir.tags import NO_TAGS, Tag, TagRegistry, TagSet
+from tj_core.ir.tags import NEW_VALUE_OF, NO_TAGS, Tag, TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Subprogram, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.passes.dce import dce
@@ -116,6 +116,7 @@ from tj_core.verify.verifier import verify
 
 __all__ = [
     "FUNCTIONAL",
+    "NEW_VALUE_OF",
     "NO_TAGS",
     "OVERWRITES",
     "PLAIN_CONTEXT",

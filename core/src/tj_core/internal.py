@@ -36,7 +36,6 @@ from tj_core.ir.proxy import size_expressions, size_hints
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import Operation, SizeTree, normal_size, parse_size
 from tj_core.ir.symbol import AUGMENTED, BACKWARD, FORWARD, INVERSE
-from tj_core.ir.tags import NEW_VALUE_OF
 from tj_core.looking.comparison import DIFFERENCES, LAYERS, Figures, Observed
 from tj_core.looking.notebook import callable_html
 from tj_core.looking.pages import PAGES, Page
@@ -56,7 +55,6 @@ __all__ = [
     "FUNCTION",
     "INVERSE",
     "LAYERS",
-    "NEW_VALUE_OF",
     "NO_EFFECTS",
     "OPTIONAL_FUNCTION",
     "OWN_COMMANDS",

@@ -171,8 +171,6 @@ def test_a_value_that_another_part_replaces(fusing: Any) -> None:
         g(ps := parameters([(4,)] * 30))
         results.append(ps)
     torch.testing.assert_close(*results)
-    # One region of all would take longer to compile, the more parameters there are.
-    assert all(len(use.kernel.region.body.calls) < 10 for use in tj.explain(step).regions)
 
 
 def test_new_results(fusing: Any, found: list[Any]) -> None:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import torch
 from tj_core.extend import (
+    NEW_VALUE_OF,
     BoundSymbol,
     FusionRegion,
     Proxy,
@@ -17,7 +18,7 @@ from tj_core.extend import (
     makes_views,
     symbols_in,
 )
-from tj_core.internal import NEW_VALUE_OF, call_token, closed_body, region_key
+from tj_core.internal import call_token, closed_body, region_key
 
 from tj_inductor.operators import operator_of
 

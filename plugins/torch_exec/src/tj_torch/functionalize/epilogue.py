@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.extend import (
+    NEW_VALUE_OF,
     NO_TAGS,
     BoundSymbol,
     Effects,
@@ -29,7 +30,7 @@ from tj_core.extend import (
     map_tree,
     requires_grad,
 )
-from tj_core.internal import NEW_VALUE_OF, Place, ViewStep
+from tj_core.internal import Place, ViewStep
 
 from tj_torch.functionalize.around import Wrap, with_bases, with_errors, wrapping
 from tj_torch.functionalize.depended_on import RETURNED_VIEW, DependedOn, copied_back, depended_on
