@@ -6,6 +6,7 @@ guards for each module, they took a quarter of all time in a RegNet of 100 modul
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ def guard_hooks_at_once(stack: ExitStack) -> None:
 def _at_once(original: Callable[..., Any]) -> Callable[..., Any]:
     from tj_torch.torch_private.dynamo import GuardManagerType, get_verbose_code_parts
 
+    # Guards are known by the names, and the attributes, of these functions.
+    @functools.wraps(original)
     def guard_hooks(self: Any, guard: Any) -> None:
         base = getattr(guard.originating_source, "base", None)
         module = None if base is None else _value(self, base)
