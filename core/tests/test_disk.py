@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tj_core.disk import Entries, cache_folder, own_folder
+from tj_core.disk import Entries, cache_folder, own_folder, with_facts
 from tj_core.errors import TjWarning
 
 KEY = "all that it depends on\nand more"
@@ -182,3 +182,9 @@ def test_the_folder_is_the_users(monkeypatch, tmp_path):
 
     monkeypatch.setattr(Path, "home", homeless)
     assert cache_folder(None) is None
+
+
+def test_files_that_another_process_removes_are_left_out(tmp_path: Path) -> None:
+    here, gone = tmp_path / "a", tmp_path / "b"
+    here.write_text("abc")
+    assert [(p, facts.st_size) for p, facts in with_facts([gone, here])] == [(here, 3)]

@@ -33,6 +33,7 @@ __all__ = [
     "own_folder",
     "plugin_folder",
     "replace_file",
+    "with_facts",
 ]
 
 MOST = 4096
@@ -156,6 +157,13 @@ def own_folder(path: Path) -> None:
     for folder in (path.parent, path):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_own(path)
+
+
+def with_facts(files: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    """``files`` with their facts, without those that another process has removed meanwhile."""
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):
+            yield path, path.stat()
 
 
 def replace_file(path: Path, text: str | bytes) -> None:

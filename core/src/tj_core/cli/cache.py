@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tj_core.cli.console import print_json, print_table
-from tj_core.disk import TAG, Entries, cache_folder, is_plugin_folder
+from tj_core.disk import TAG, Entries, cache_folder, is_plugin_folder, with_facts
 from tj_core.host.config import load_config
 from tj_core.host.discovery import discover
 
@@ -50,8 +50,9 @@ def _run(args: argparse.Namespace) -> int:
 def _sizes(folder: Path) -> dict[str, Any]:
     return {
         "kinds": [
-            {"kind": kind, "files": len(files), "bytes": sum(p.stat().st_size for p in files)}
+            {"kind": kind, "files": len(found), "bytes": sum(facts.st_size for _, facts in found)}
             for kind, files in _kinds(folder)
+            for found in [[*with_facts(files)]]
         ]
     }
 
@@ -67,13 +68,12 @@ def _files(folder: Path) -> dict[str, Any]:
     for kind, files in _kinds(folder):
         place = folder / kind
         titles = {} if is_plugin_folder(place) else dict(Entries(place).titles())
-        for path in files:
-            stat = path.stat()
-            days = (time.time() - stat.st_mtime) / 86400
+        for path, facts in with_facts(files):
+            days = (time.time() - facts.st_mtime) / 86400
             entry = {
                 "kind": kind,
                 "file": path.relative_to(place).as_posix(),
-                "bytes": stat.st_size,
+                "bytes": facts.st_size,
             }
             found.append({**entry, "days": round(days, 1), "what": titles.get(path, "")})
     return {"files": found}

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tj_core.disk import cache_folder, check_own
+from tj_core.disk import cache_folder, check_own, with_facts
 from tj_core.errors import how_to_disable
 from tj_core.host.discovery import (
     UNKNOWN,
@@ -114,8 +114,8 @@ def _of_cache(config: Config) -> Iterator[Finding]:
 
 
 def _of_folder(folder: Path) -> Finding:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files) / 1e6
+    files = [facts for path, facts in with_facts(folder.rglob("*")) if path.is_file()]
+    size = sum(facts.st_size for facts in files) / 1e6
     try:
         check_own(folder)
     except OSError as error:
