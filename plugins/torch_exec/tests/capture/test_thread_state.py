@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_torch.runtime import thread_state
+from tj_torch.torch_private.runtime import entered_dual_level
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -114,6 +116,35 @@ def test_a_level_that_only_operators_see_is_left() -> None:
     with torch.autograd.forward_ad.dual_level():
         pass
     assert thread_state.changes(before) == ()
+
+
+def test_reading_the_level_disturbs_no_other_thread(switching: None) -> None:
+    """PyTorch has one level for all threads, and eager refuses to enter it twice."""
+    ended = threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            entered_dual_level()
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(300):
+            torch.func.jvp(torch.sin, (X,), (X,))
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Python switches between threads as often as it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def test_every_part_is_changed_by_a_test() -> None:

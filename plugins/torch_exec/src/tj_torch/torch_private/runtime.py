@@ -220,11 +220,12 @@ def entered_dual_level() -> int:
     Captured programs enter it below `torch.autograd.forward_ad`, which counts its own alone.
     """
     try:
-        level: int = _enter_dual_level()
+        # In one step of the interpreter: the level is that of all threads, and another one that
+        # enters it meanwhile would fail.
+        next(map(_exit_dual_level, iter(_enter_dual_level, None)))
     except RuntimeError:  # PyTorch has one level, which is entered
         return 0
-    _exit_dual_level(level=level)
-    return level - 1
+    return -1
 
 
 def leave_dual_levels(level: int) -> None:
