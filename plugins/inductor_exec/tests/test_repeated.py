@@ -82,20 +82,15 @@ def test_some_parameters_have_no_gradient(fusing: Any, found: list[Any]) -> None
     assert found
 
 
-def test_parts_run_one_by_one_without_functions_of_rows(
-    fusing: Any, found: list[Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Waiting, "by_rows"), (running, "_code")],
+    ids=["without functions of rows", "code that is not known"],
+)
+def test_parts_run_one_by_one(
+    owner: Any, name: str, fusing: Any, found: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Waiting, "by_rows", lambda self: None)
-    torch.testing.assert_close(
-        stepped(fusing, parameters())[1], stepped(lambda f: f, parameters())[1]
-    )
-    assert found
-
-
-def test_code_that_is_not_known_runs_one_by_one(
-    fusing: Any, found: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(running, "_code", lambda compiled: None)
+    monkeypatch.setattr(owner, name, lambda _: None)
     torch.testing.assert_close(
         stepped(fusing, parameters())[1], stepped(lambda f: f, parameters())[1]
     )

@@ -48,13 +48,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _sizes(folder: Path) -> dict[str, Any]:
-    return {
-        "kinds": [
-            {"kind": kind, "files": len(found), "bytes": sum(facts.st_size for _, facts in found)}
-            for kind, files in _kinds(folder)
-            for found in [[*with_facts(files)]]
-        ]
-    }
+    kinds = []
+    for kind, files in _kinds(folder):
+        sizes = [facts.st_size for _, facts in with_facts(files)]
+        kinds.append({"kind": kind, "files": len(sizes), "bytes": sum(sizes)})
+    return {"kinds": kinds}
 
 
 def _size(folder: Path) -> None:

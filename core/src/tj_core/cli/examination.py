@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,8 @@ def _of_cache(config: Config) -> Iterator[Finding]:
 
 
 def _of_folder(folder: Path) -> Finding:
-    files = [facts for path, facts in with_facts(folder.rglob("*")) if path.is_file()]
+    every = (facts for _, facts in with_facts(folder.rglob("*")))
+    files = [facts for facts in every if stat.S_ISREG(facts.st_mode)]
     size = sum(facts.st_size for facts in files) / 1e6
     try:
         check_own(folder)

@@ -9,9 +9,11 @@ here, for calls outside of regions, give other numbers.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
+from tj_torch.extend import opaque_operator
 
 __all__ = ["DRAW", "NORMAL", "UNIFORM", "computed_in"]
 
@@ -69,20 +71,7 @@ def like_numbers(state: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 # Held by the module: PyTorch removes the operators when this object is freed.
 LIBRARY = torch.library.Library("tj_nvfuser", "DEF")
 
-
-def register(
-    schema: str,
-    function: Callable[..., torch.Tensor],
-    fake: Callable[..., torch.Tensor],
-    *tags: torch.Tag,
-) -> None:
-    """Register an operator in the library."""
-    name = schema.partition("(")[0]
-    LIBRARY.define(schema, tags=tags)
-    # One kernel for all devices, of which autograd sees no inside.
-    LIBRARY.impl(name, function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"tj_nvfuser::{name}", fake, lib=LIBRARY)
-
+register = functools.partial(opaque_operator, LIBRARY)
 
 # By this tag tj-torch orders the call among those that draw from the generator.
 register("draw(Tensor like) -> Tensor", draw, like_state, torch.Tag.nondeterministic_seeded)

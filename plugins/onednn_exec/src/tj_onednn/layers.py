@@ -9,6 +9,7 @@ from tj_core.extend import TensorProxy, contiguous_strides, requires_grad
 
 from tj_onednn.names import PRODUCTS, lost
 from tj_onednn.operands import factors, tensors_of
+from tj_onednn.operators import lies_by_pixels
 
 if TYPE_CHECKING:
     from tj_core.extend import BoundSymbol, Trace
@@ -66,7 +67,7 @@ def not_pointwise(call: BoundSymbol) -> str | None:
     plain = not (transposed or any(padding)) and groups == 1 and {*stride} == {1}
     if not plain or tuple(weight.shape[2:]) != (1, 1):
         return "it is no product of single pixels"
-    if not all(_is_by_pixels(p) or _is_contiguous(p) for p in images):
+    if not all(lies_by_pixels(p.shape, p.strides) or _is_contiguous(p) for p in images):
         return "its images are neither contiguous nor in channels_last"
     return None
 
@@ -80,13 +81,6 @@ def pixel_factors(call: BoundSymbol) -> int:
 def _images_and_weight(call: BoundSymbol) -> list[TensorProxy]:
     """Tensors of a convolution, or of its backward, but for the bias; the weight is last."""
     return tensors_of(call.args[: 3 if "backward" in call.symbol.name else 2])
-
-
-def _is_by_pixels(p: TensorProxy) -> bool:
-    """Test for dense channels_last."""
-    n, c, h, w = p.shape
-    strides = contiguous_strides((n, h, w, c))
-    return strides is not None and p.strides == tuple(strides[i] for i in (0, 3, 1, 2))
 
 
 def _is_contiguous(p: TensorProxy) -> bool:

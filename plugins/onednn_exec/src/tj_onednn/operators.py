@@ -7,11 +7,13 @@ In a region, images may have any layout: results have that of the arguments. PyT
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tj_core.extend import contiguous_strides
+from tj_torch.extend import opaque_operator
 
 from tj_onednn.adapter import CONVOLUTION, LINEAR
 
@@ -23,6 +25,7 @@ __all__ = [
     "Post",
     "images_of",
     "is_by_pixels",
+    "lies_by_pixels",
     "linear",
     "pixels_of",
 ]
@@ -54,14 +57,19 @@ def _without_gaps(weight: Tensor) -> Tensor:
 
 
 def is_by_pixels(images: Tensor) -> bool:
-    """Test for dense channels_last.
+    """Test for dense channels_last."""
+    return lies_by_pixels(images.shape, images.stride())
+
+
+def lies_by_pixels(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Test for the ``strides`` of dense channels_last, of images of ``shape``.
 
     ``is_contiguous(memory_format=...)`` is also true for other strides of single channels or
     pixels, which oneDNN's convolution returns contiguous.
     """
-    n, c, h, w = images.shape
-    strides = contiguous_strides((n, h, w, c))
-    return strides is not None and pixels_of(images).stride() == strides
+    n, c, h, w = shape
+    found = contiguous_strides((n, h, w, c))
+    return found is not None and tuple(strides) == tuple(found[i] for i in (0, 3, 1, 2))
 
 
 def pixels_of(images: Tensor) -> Tensor:
@@ -128,17 +136,7 @@ def _like_pixels(grad: Tensor, images: Tensor) -> Tensor:
 LIBRARY = torch.library.Library("tj_onednn", "DEF")
 
 
-def _registered(
-    schema: str, function: Callable[..., Tensor], like: Callable[..., Tensor], *tags: torch.Tag
-) -> Any:
-    """Register an operator in the library; return it."""
-    name = schema.partition("(")[0]
-    LIBRARY.define(schema, tags=tags)
-    # Not for the key CPU alone: below autograd, which sees none of the calls inside.
-    LIBRARY.impl(name, function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"tj_onednn::{name}", like, lib=LIBRARY)
-    return getattr(torch.ops.tj_onednn, name).default
-
+_registered = functools.partial(opaque_operator, LIBRARY)
 
 BMM = _registered("bmm(Tensor a, Tensor b) -> Tensor", _bmm, _like_bmm)
 IMAGES = _registered(

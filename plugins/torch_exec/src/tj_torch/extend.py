@@ -34,6 +34,7 @@ from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 from tj_torch.ops.values.convert import device_to_torch, dtype_to_torch, tensor_proxy, to_core_tree
+from tj_torch.runtime.opaque_operators import opaque_operator
 from tj_torch.runtime.ranks import (
     IN_EAGER,
     WAITING,
@@ -91,6 +92,7 @@ __all__ = [
     "names_finder",
     "names_in",
     "number_text",
+    "opaque_operator",
     "operations",
     "python_body",
     "registered",

@@ -12,7 +12,14 @@ import torch
 from tj_inductor.adapter.features import need
 from tj_inductor.adapter.names import ONEDNN, STRIDES
 
-__all__ = ["call_as_it_is", "declared_call", "extern_call", "laid_out_call", "stands_for"]
+__all__ = [
+    "CONVOLUTION",
+    "call_as_it_is",
+    "declared_call",
+    "extern_call",
+    "laid_out_call",
+    "stands_for",
+]
 
 
 def call_as_it_is(graph: torch.fx.GraphModule) -> None:

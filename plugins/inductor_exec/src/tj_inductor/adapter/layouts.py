@@ -6,20 +6,17 @@ them all values of four dimensions that lead there.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
-from tj_inductor.adapter.calls import declared_call, stands_for
-from tj_inductor.adapter.features import is_lost
+from tj_inductor.adapter.calls import CONVOLUTION, declared_call, stands_for
 from tj_inductor.adapter.names import IMAGES
 from tj_inductor.adapter.replacing import Replacement
 
 __all__ = ["has_images", "is_of_images", "join_by_pixels", "layouts_of_images"]
 
-CONVOLUTION = torch.ops.aten.convolution.default
 BACKWARD = torch.ops.aten.convolution_backward.default
 
 
@@ -96,13 +93,6 @@ def _by_pixels(graph: torch.fx.Graph, part: torch.fx.Node) -> torch.fx.Node:
     return made
 
 
-@contextlib.contextmanager
-def layouts_of_images() -> Iterator[None]:
-    """Choose layouts, inside of the block, with regard to calls of other executors."""
-    with contextlib.nullcontext() if is_lost(IMAGES) else _LAYOUTS.block():
-        yield
-
-
 def _preferring(own: Callable[..., Any]) -> Callable[..., Any]:
     """``find_nodes_prefer_channels_last``, which knows the operators that calls stand for.
 
@@ -123,4 +113,7 @@ def _preferring(own: Callable[..., Any]) -> Callable[..., Any]:
     return find_nodes_prefer_channels_last
 
 
-_LAYOUTS = Replacement("GraphLowering", "find_nodes_prefer_channels_last", _preferring)
+layouts_of_images = Replacement(
+    IMAGES, "GraphLowering", "find_nodes_prefer_channels_last", _preferring
+).block
+"""A block in which layouts are chosen with regard to calls of other executors."""

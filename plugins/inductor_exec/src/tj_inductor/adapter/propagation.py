@@ -8,14 +8,12 @@ Where values may not fit, they are computed as other values are.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import sympy
 import torch
 
-from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.names import PLACES
 from tj_inductor.adapter.replacing import Replacement
 
@@ -29,13 +27,6 @@ LARGEST = 1 << 30
 
 CONVERSIONS = frozenset({"constant", "identity", "index_expr", "to_dtype", "value_expr"})
 """Functions that make a float of a whole number; others may make -0.0, which no integer is."""
-
-
-@contextlib.contextmanager
-def exact_propagation() -> Iterator[None]:
-    """Propagate inside of the block only what is exact, in all threads."""
-    with contextlib.nullcontext() if is_lost(PLACES) else _PROPAGATION.block():
-        yield
 
 
 def _exact(own: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,4 +76,5 @@ def _bounds(handler: Any, expr: Any) -> Any:
     return bound_sympy(expr, bounded)
 
 
-_PROPAGATION = Replacement("IndexPropagation", "propagate_sympy", _exact)
+exact_propagation = Replacement(PLACES, "IndexPropagation", "propagate_sympy", _exact).block
+"""A block in which only what is exact is propagated, in all threads."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tj_inductor.adapter import names
+from tj_inductor.adapter.features import is_lost
 
 __all__ = ["Replacement"]
 
@@ -17,10 +18,12 @@ __all__ = ["Replacement"]
 class Replacement:
     """The method ``name`` of the class that `names` calls ``owner``, replaced inside of blocks.
 
-    ``make`` is called with the method and returns the one in its place. The class is that of all
-    threads: the method is set back where the last of their blocks ends.
+    It stays as it is where ``feature`` is lost. ``make`` is called with the method and returns the
+    one in its place. The class is that of all threads: the method is set back where the last of
+    their blocks ends.
     """
 
+    feature: str
     owner: str
     name: str
     make: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -31,6 +34,9 @@ class Replacement:
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
         """Replace the method inside of the block."""
+        if is_lost(self.feature):
+            yield
+            return
         owner = getattr(names, self.owner)
         with self.lock:
             if not self.blocks:

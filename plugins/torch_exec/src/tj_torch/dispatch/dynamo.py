@@ -262,7 +262,8 @@ class DynamoPrograms:
         built = captured.build(function, entries.on_dead(entry))
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         own = self._own_guards(captured, compilation, built.traced_codes, entries.jitted)
-        guard_metadata(own, built.guards.by_identity)
+        refs = built.guards.by_identity.items()
+        guard_metadata(own, {name: x for name, ref in refs if (x := ref()) is not None})
         guards = EntryGuards(built.guards, own)
         entry.guards = guards.printed
         # A program without tensor operations has no graph: the function itself runs, since Dynamo

@@ -13,9 +13,10 @@ from tj_torch.ops.values.convert import tensor_proxy
 if TYPE_CHECKING:
     import torch
 
+    from tj_torch.guards.conditions import Conditions
     from tj_torch.guards.guard import Guards
 
-__all__ = ["guard_metadata", "same_metadata", "tensor_check", "tensor_texts"]
+__all__ = ["guard_metadata", "tensor_check", "tensor_texts"]
 
 
 def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
@@ -38,15 +39,18 @@ def tensor_texts(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[
     return [*shown, *(["the tensors are distinct objects"] if len(shown) > 1 else [])]
 
 
-def guard_metadata(guards: Guards, tensors: Mapping[str, weakref.ref[torch.Tensor]]) -> None:
-    """Guard the metadata of ``tensors``, whose identity is guarded: ``data`` may be assigned."""
-    known = {name: tensor for name, ref in tensors.items() if (tensor := ref()) is not None}
-    if known:
-        name = guards.bind("same_metadata", same_metadata([*known.values()]))
-        guards.add(f"{name}()", text=", ".join(tensor_texts([*known], [*known.values()])))
+def guard_metadata(guards: Guards | Conditions, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Guard the metadata of ``tensors``, by their names in texts, whose identity is guarded.
+
+    Their ``data`` may be assigned.
+    """
+    if tensors:
+        found = [*tensors.values()]
+        name = guards.bind("same_metadata", _same_metadata(found))
+        guards.add(f"{name}()", text=", ".join(tensor_texts([*tensors], found)))
 
 
-def same_metadata(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+def _same_metadata(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
     """Make a check that ``tensors``, which it does not keep, have the metadata that they have."""
     check, refs = tensor_check(tensors), [weakref.ref(tensor) for tensor in tensors]
 

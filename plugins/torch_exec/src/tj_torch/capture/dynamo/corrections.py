@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.dynamo import releases
-from tj_torch.capture.dynamo.patches import stop
+from tj_torch.capture.dynamo.patches import replace_handler, stop
 from tj_torch.guards.members import Lookup
 from tj_torch.ops.context.cast_cache import keeping_no_casts
 from tj_torch.torch_private.replacement import replace
@@ -221,16 +221,9 @@ def take_fast_paths(stack: ExitStack) -> None:
     Dynamo tells the modules that `make_fx` is tracing. An encoder that is given padding makes a
     nested tensor, unless it is told that a program is compiled, and returns zeros for the padding.
     """
-    from tj_torch.torch_private.dynamo import (
-        TorchInGraphFunctionVariable,
-        _is_make_fx_tracing,
-        tracing_state_functions,
-    )
+    from tj_torch.torch_private.dynamo import _is_make_fx_tracing, tracing_state_functions
 
-    handlers, asked = TorchInGraphFunctionVariable._get_handlers(), torch.compiler.is_compiling
-    stack.callback(handlers.__setitem__, asked, handlers[asked])
-    handlers[asked] = _leaving_encoders(handlers[asked])
-
+    replace_handler(stack, torch.compiler.is_compiling, _leaving_encoders)
     # `tracing_state_functions` answers True since https://github.com/pytorch/pytorch/pull/164721.
     answers: dict[Any, Any] = tracing_state_functions()
     if _is_make_fx_tracing in answers:

@@ -22,7 +22,7 @@ from tj_torch.guards.members import (
     size_conditions,
 )
 from tj_torch.guards.modules import guard_global_hooks
-from tj_torch.guards.tensors import same_metadata, tensor_texts
+from tj_torch.guards.tensors import guard_metadata
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -46,11 +46,8 @@ def guarded_fragments(noticed: Observations) -> Iterator[None]:
                 _add(noticed.conditions(self), found)
             if any(issubclass(cls, torch.nn.Module) for cls in noticed.classes):
                 guard_global_hooks(noticed.conditions(self))
-            if tensors := [*_by_identity(self)]:
-                conditions = noticed.conditions(self)
-                texts = [f"tensor {i}" for i in range(len(tensors))]
-                text = ", ".join(tensor_texts(texts, tensors))
-                conditions.add(f"{conditions.bind('same', same_metadata(tensors))}()", text)
+            if tensors := {f"tensor {i}": x for i, x in enumerate(_by_identity(self))}:
+                guard_metadata(noticed.conditions(self), tensors)
             return original(self, *args, **kwargs)
 
         return compile_subgraph

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from tj_torch.capture.dynamo.patches import stop
+from tj_torch.capture.dynamo.patches import replace_handler, stop
 from tj_torch.capture.dynamo.settings import with_settings
 from tj_torch.capture.inner_gradients import (
     USED_UP,
@@ -40,7 +40,6 @@ def capture_gradients(stack: ExitStack) -> None:
     from tj_torch.torch_private.dynamo import (
         OutputGraph,
         TensorVariable,
-        TorchInGraphFunctionVariable,
         dynamo,
     )
 
@@ -50,9 +49,7 @@ def capture_gradients(stack: ExitStack) -> None:
     replace(stack, OutputGraph, "_check_requires_grad_intermediate_outputs", _returning)
     replace(stack, OutputGraph, "_validate_outputs_safe_for_autograd_nodes", _checking)
     replace(stack, OutputGraph, "compile_and_call_fx_graph", _starting_again)
-    handlers, function = TorchInGraphFunctionVariable._get_handlers(), torch.autograd.grad
-    stack.callback(handlers.__setitem__, function, handlers[function])
-    handlers[function] = _deciding(handlers[function])
+    replace_handler(stack, torch.autograd.grad, _deciding)
     stack.enter_context(with_settings({_SETTING: True}))
 
 

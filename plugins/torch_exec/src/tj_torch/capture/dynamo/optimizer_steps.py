@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tj_torch.capture.dynamo.patches import replace_handler
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -49,11 +50,8 @@ def correct(stack: ExitStack) -> None:
         _group_tensors_by_device_and_dtype,
     )
 
+    replace_handler(stack, torch.compiler.is_compiling, _answering)
     handlers = TorchInGraphFunctionVariable._get_handlers()
-    asked = torch.compiler.is_compiling
-    answer = handlers[asked]
-    stack.callback(handlers.__setitem__, asked, answer)
-    handlers[asked] = _answering(answer)
     known = handlers.get(_group_tensors_by_device_and_dtype)
     handlers[_group_tensors_by_device_and_dtype] = _grouped
     stack.callback(_put_back, handlers, _group_tensors_by_device_and_dtype, known)

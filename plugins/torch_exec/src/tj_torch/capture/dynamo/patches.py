@@ -33,6 +33,7 @@ __all__ = [
     "leave_frames",
     "leave_program",
     "replace_getattr",
+    "replace_handler",
     "replace_instruction",
     "stop",
     "unprofiled",
@@ -40,6 +41,18 @@ __all__ = [
 ]
 
 _PYTORCHS = str(Path(torch.__file__).parent)
+
+
+def replace_handler(
+    stack: ExitStack, function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]
+) -> None:
+    """Replace Dynamo's handler of calls of ``function``, until ``stack`` is left."""
+    from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable
+
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    original = handlers[function]
+    stack.callback(handlers.__setitem__, function, original)
+    handlers[function] = make(original)
 
 
 def replace_instruction(

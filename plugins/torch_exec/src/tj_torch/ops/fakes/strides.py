@@ -225,19 +225,17 @@ def _of_loss(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs
     source = args[1 if func is aten.binary_cross_entropy_backward.default else 0]
     if result.ndim != source.ndim:
         return tuple(result.stride())
-    return like(layout_of(source)) if is_decidable(source) else tuple(result.stride())
+    return _of_like(func, (source,), result)
 
 
 def _of_new(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """Keep the strides of a dense argument, the order of another one's, as `empty_like` does."""
-    source = args[0]
-    asked = kwargs.get("memory_format") not in (None, torch.preserve_format)
-    if asked or not is_decidable(source):
+    if kwargs.get("memory_format") not in (None, torch.preserve_format):
         return tuple(result.stride())
-    return like(layout_of(source))
+    return _of_like(func, args, result)
 
 
-def _of_sorted(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+def _of_like(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """The strides of ``empty_like`` for the input."""
     source = args[0]
     return like(layout_of(source)) if is_decidable(source) else tuple(result.stride())
@@ -470,6 +468,6 @@ _ALL: dict[Any, Callable[..., Strides]] = {
     **dict.fromkeys(
         (aten.log_sigmoid_forward.default, aten.native_layer_norm_backward.default), _contiguous
     ),
-    **dict.fromkeys((aten.sort.default, aten.sort.stable), _of_sorted),
+    **dict.fromkeys((aten.sort.default, aten.sort.stable), _of_like),
 }
 """As `_ALWAYS`, for all results, those that exist."""
