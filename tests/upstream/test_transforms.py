@@ -43,7 +43,6 @@ def test_inside(jitted: list[Any]) -> None:
     assert jitted == [cubes, cubes, cubes]
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # PyTorch's own jvp
 def test_outside(jitted: list[Any]) -> None:
     func = changed(Mode.OUTSIDE)
     assert torch.equal(func["grad"](cubes)(X), 3 * X**2)

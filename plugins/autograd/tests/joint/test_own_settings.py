@@ -43,7 +43,7 @@ class TwoWays(Tripled):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("needs", [False, True])
-@pytest.mark.filterwarnings("ignore::tj_core.TjWarning", "ignore:`torch.jit.script`")
+@pytest.mark.filterwarnings("ignore::tj_core.TjWarning")
 def test_forward_mode_is_pytorchs(needs: bool, way: str) -> None:
     def dual(f: Program) -> Any:
         with forward_ad.dual_level():

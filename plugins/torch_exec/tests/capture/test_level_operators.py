@@ -22,9 +22,6 @@ from torch.func import (
     vmap,
 )
 
-# `jvp` compiles its decompositions by `torch.jit.script`, which PyTorch 2.13 deprecates.
-pytestmark = pytest.mark.filterwarnings("default:`torch.jit.script` is deprecated")
-
 PLUGINS = ("autograd", "torch")
 
 LINEAR = torch.nn.Linear(4, 4)

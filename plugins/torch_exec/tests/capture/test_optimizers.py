@@ -11,10 +11,7 @@ import pytest
 import tj_core as tj
 import torch
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:tj. .*:tj_core.TjWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:tj. .*:tj_core.TjWarning")
 
 WRAPS: dict[str, Callable[[Any], Any]] = {
     "jit": tj.jit,

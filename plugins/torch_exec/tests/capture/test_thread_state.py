@@ -30,7 +30,6 @@ def hessian(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.leaves_changed("dispatch keys")
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 @pytest.mark.parametrize("frontend", ["dynamo", "dynamo_hook"])
 def test_a_failed_capture_leaves_eager_as_it_was(frontend: str) -> None:
     """PyTorch itself raises in this capture, below several of its layers."""
