@@ -15,7 +15,7 @@ from tj_core.errors import PluginError, RuleMissingError, TagError
 from tj_core.ir.effects import Effects
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Context, Symbol
-from tj_core.ir.tags import TagRegistry
+from tj_core.ir.tags import Tag, TagRegistry, TagSet
 from tj_core.ir.trace import Body, Trace
 from tj_core.passes.claim import NEEDS_GRADIENT, claim
 from tj_core.source import Source
@@ -271,7 +271,28 @@ def test_a_shared_body_is_asked_once():
         executor("a", "num.mul", "num.add", check=check),
         PYTHON,
     )
-    assert asked == ["_0", "_1"]
+    assert len(asked) == 2
+
+
+def test_parts_are_asked_with_the_tags_that_they_will_have():
+    """An argument's tags are on the body's value for it, a call's on the calls of its body."""
+
+    def check(c):
+        return (any(c.tags) and any(p.tags for p in c.flat_args)) or Decline("not tagged")
+
+    y = Y.replace(tags=TagSet(["LETTER"]))
+    plain, marked = made("axpy", X, Y, X, out="p"), TagSet(["LETTER"])
+    calls = (
+        plain,
+        made("axpy", X, y, X, out="q"),
+        plain.replace(outputs=vector("r", 2), tags=marked),
+        made("axpy", X, y, X, out="s").replace(tags=marked),
+    )
+    trace = Trace((X, y), calls, (), language=EMPTY_LANGUAGE)
+    tags = TagRegistry([("test", Tag("LETTER"))])
+    done = claim(trace, (executor("a", "num.mul", check=check), PYTHON), tags)
+    taken = [c.symbol.qualname for c in done.trace.calls]
+    assert taken == ["num.axpy"] * 3 + ["a.num.mul", "num.add"]
 
 
 def test_under_another_context_it_is_asked_again_and_sees_it():

@@ -119,6 +119,41 @@ def test_arguments_by_keyword(freezing: Any) -> None:
     assert packed(jitted) == ["torch.conv2d"]
 
 
+RECURRENT: dict[str, dict[str, Any]] = {
+    "one layer": {},
+    "two layers": {"num_layers": 2},
+    "both ways": {"bidirectional": True, "num_layers": 2},
+    "batch first": {"batch_first": True},
+    "no biases": {"bias": False},
+}
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers(kind: str, freezing: Any) -> None:
+    """They pack both weights, once for each form of the input, and again after a write."""
+    model = torch.nn.LSTM(16, 32, **RECURRENT[kind])
+    jitted = freezing(lambda x, *state: model(x, *state)[0])
+    eager = lambda x, *state: model(x, *state)[0]  # noqa: E731
+    layers = model.num_layers * (1 + model.bidirectional)
+    for sizes in ((5, 3), (5, 3), (4, 2)):
+        same(jitted, eager, torch.randn(*sizes, 16))
+        assert packed(jitted) == ["aten.mkldnn_rnn_layer.default"] * layers
+    state = torch.randn(layers, 3, 32)
+    given = torch.randn(3, 5, 16) if model.batch_first else torch.randn(5, 3, 16)
+    same(jitted, eager, given, (state, state * 2))
+    model.load_state_dict({k: v * 1.5 for k, v in model.state_dict().items()})
+    same(jitted, eager, given, (state, state * 2))
+
+
+def test_a_layer_of_state_and_input_in_one_weight(freezing: Any) -> None:
+    model = torch.nn.LSTM(16, 16)
+    model.weight_hh_l0 = model.weight_ih_l0
+    jitted = freezing(lambda x: model(x)[0])
+    for _ in range(2):
+        same(jitted, lambda x: model(x)[0], torch.randn(5, 3, 16))
+    assert packed(jitted) == ["aten.mkldnn_rnn_layer.default"]
+
+
 def test_views_of_parameters_take_no_gradients(freezing: Any) -> None:
     """They require one, also where gradients are off."""
 

@@ -19,13 +19,13 @@ from tj_core.contract.decline import ask
 from tj_core.contract.executors import Claim, Executor, States, with_state
 from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.editor import TraceEditor
-from tj_core.edit.inlining import can_inline
+from tj_core.edit.inlining import can_inline, inline
 from tj_core.edit.subprograms import map_programs
 from tj_core.errors import PluginError, RuleMissingError
 from tj_core.ir.proxy import NumberProxy, Proxy, TensorProxy, requires_grad
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Context, Symbol
-from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
+from tj_core.ir.trace import BoundSymbol, Change, PassRecord, Trace
 from tj_core.passes.claim_record import ClaimRecord
 from tj_core.passes.fuse.plan import Fusers, Plan, plan
 from tj_core.passes.fuse.regions import names_constants
@@ -33,7 +33,7 @@ from tj_core.passes.fuse.regions import names_constants
 if TYPE_CHECKING:
     from tj_core.contract.fusion import Fusion
     from tj_core.contract.rules import Rule
-    from tj_core.ir.tags import TagRegistry
+    from tj_core.ir.tags import TagRegistry, TagSet
 
 __all__ = ["Claimed", "claim"]
 
@@ -85,7 +85,7 @@ class _Taker:
     fuses: bool = False
 
 
-_Key: TypeAlias = "tuple[int, Context, tuple[str, ...]]"
+_Key: TypeAlias = "tuple[int, Context, tuple[TagSet, ...], tuple[str, ...]]"
 
 
 @dataclass
@@ -230,7 +230,7 @@ class _Walk:
         if taker is not None:
             take = self.fuse if taker.fuses else self.take
             return self.editor.append(take(call, taker.executor, declined, depth))
-        if can_inline(call) and self.wants_part(call.body, call.context):
+        if can_inline(call) and self.wants_part(call):
             if self.may_descend(call):
                 return self.descend(call, declined, depth)
             declined = (*declined, ("its body", NEEDS_GRADIENT))
@@ -285,7 +285,7 @@ class _Walk:
         executor = next((e for e in self.executors if e.name == name), None)
         if executor is None or executor.rule(call) is not None:
             return name, reason
-        found = self.reasons.get(self.key(call.body, call.context), {}).get(name)
+        found = self.reasons.get(self.key(call), {}).get(name)
         if found is not None or executor.fusion is None or self.why_single(name) is not None:
             return name, found or reason
         while can_inline(call) and call.body is not None and call.body.calls:
@@ -381,16 +381,19 @@ class _Walk:
     def may_descend(self, call: BoundSymbol) -> bool:
         return can_inline(call) and not self.carries_gradient(call)
 
-    def wants_part(self, body: Body | None, context: Context) -> bool:
-        """Decide if an executor takes any part of ``body``, the body of a call in ``context``.
+    def wants_part(self, call: BoundSymbol) -> bool:
+        """Decide if an executor takes any part of the body of ``call``, which can replace it.
 
         Cached, since calls share bodies.
         """
-        if body is None or not self.executors:
+        if not self.executors:
             return False
-        key = self.key(body, context)
+        key = self.key(call)
         if key not in self.wanted:
-            inner = [c.replace(context=c.context.over(context)) for c in body.calls]
+            tags = self.editor.tags
+            assert tags is not None
+            # With the tags that the parts will have; no name of them stays.
+            inner = inline(call, str, tags).calls
             self.wanted[key] = any(self.wants(c, self.reasons.setdefault(key, {})) for c in inner)
         return self.wanted[key]
 
@@ -401,8 +404,8 @@ class _Walk:
             return True
         claiming = {e.name for e in self.executors if e.rule(call) is not None}
         found = {name: f"{call.symbol}: {why}" for name, why in declined if name in claiming}
-        descends = self.may_descend(call) and self.wants_part(call.body, call.context)
-        inside = self.reasons.get(self.key(call.body, call.context), {})
+        descends = self.may_descend(call) and self.wants_part(call)
+        inside = self.reasons.get(self.key(call), {})
         for name, why in (inside | found).items():
             reasons.setdefault(name, why)
         return descends
@@ -414,12 +417,13 @@ class _Walk:
         tensors = (p for p in call.flat_outs if isinstance(p, TensorProxy))
         return any(p.requires_grad or self.written for p in tensors)
 
-    def key(self, body: Body | None, context: Context) -> _Key:
-        """The key of the cached answers for ``body``."""
+    def key(self, call: BoundSymbol) -> _Key:
+        """The key of the cached answers for the body of ``call``."""
         names = (
             e.name for e in self.executors if self.single and self.why_single(e.name) is not None
         )
-        return id(body), context, tuple(names)
+        tags = (call.tags, *(p.tags for p in call.flat_args))
+        return id(call.body), call.context, tags, tuple(names)
 
     def descend(
         self,

@@ -17,6 +17,8 @@ from tj_onednn.names import (
     LINEAR,
     PACK_CONVOLUTION,
     PACK_LINEAR,
+    PACK_RECURRENT,
+    RECURRENT,
     without_dispatch_modes,
 )
 
@@ -27,6 +29,8 @@ __all__ = [
     "LINEAR",
     "PACK_CONVOLUTION",
     "PACK_LINEAR",
+    "PACK_RECURRENT",
+    "RECURRENT",
     "apart",
     "version",
 ]
@@ -41,6 +45,10 @@ __all__ = [
 # INT8_WEIGHT_PRODUCT: bfloat16 [m, k], int8 [n, k], bfloat16 [n]; the weight's rows are multiplied
 # by the last.
 # PACK_CONVOLUTION: weight, padding, stride, dilation, groups, sizes of the input.
+# RECURRENT: x, weights of x and of the state, their biases, state, cell, reverse, batch sizes,
+# mode, hidden size, layers, has biases, bidirectional, batch first, training.
+# PACK_RECURRENT: both weights, hidden size, reverse, has biases, batch first, sizes of the input;
+# returns both packed.
 
 
 def version(x: torch.Tensor) -> int:

@@ -21,13 +21,14 @@ from tj_core.extend import (
     TensorProxy,
 )
 
-from tj_onednn import kernels, packing
+from tj_onednn import adapter, kernels, packing
 from tj_onednn.choice import Candidate, Choices
 from tj_onednn.epilogues import epilogue_executor
 from tj_onednn.layers import (
     CONVOLUTION,
     LINEAR,
     NO_PRODUCT,
+    RECURRENT,
     disabled,
     no_images,
     not_pointwise,
@@ -160,9 +161,24 @@ def _packed(products: _Products) -> PackedExecutor:
     """Make the executor of layers with packed weights."""
     weights, rounds = packing.Weights(), products.options.precision == "bfloat16"
     linear, convolution = packing.linear(weights, rounds), packing.convolution(weights)
+    recurrent = packing.recurrent(weights)
 
     def candidate(kernel: Callable[..., Any], way: str) -> Candidate:
         return Candidate(f"packed {way}", kernel, lambda args: weights.hold([args[1]]))
+
+    def check_recurrent(call: BoundSymbol) -> bool | Decline:
+        # The last result, a workspace for training, has no elements.
+        reason = disabled() or _unfrozen(call, 1) or _unfrozen(call, 2)
+        reason = reason or unfit(call, by_rows=False, outs=call.flat_outs[:3])
+        if reason is not None:
+            return Decline(reason)
+        packed = Candidate(
+            "packed float32",
+            lambda *args: tuple(recurrent(*args)[:3]),
+            lambda args: weights.hold(args[1:3]),
+            lambda *args: adapter.RECURRENT(*args)[:3],
+        )
+        return products.choices.ask(call, packed)
 
     def check_linear(call: BoundSymbol) -> bool | Decline:
         reason = _unfrozen(call) or unfit(call)
@@ -191,13 +207,14 @@ def _packed(products: _Products) -> PackedExecutor:
     claims: RuleTable[Claim] = RuleTable("claim")
     claims.set(LINEAR, Claim(linear, check_linear))
     claims.set(CONVOLUTION, Claim(convolution, check_convolution))
+    claims.set(RECURRENT, Claim(recurrent, check_recurrent))
     fingerprint = products.choices.fingerprint
     return PackedExecutor("onednn_packed", claims, fingerprint=fingerprint, weights=weights)
 
 
-def _unfrozen(call: BoundSymbol) -> str | None:
-    """Reason why the weight of a layer cannot be packed; None if it can."""
-    weight = call.args[1] if len(call.args) > 1 else None
+def _unfrozen(call: BoundSymbol, place: int = 1) -> str | None:
+    """Reason why the weight of a layer cannot be packed, argument ``place``; None if it can."""
+    weight = call.args[place] if len(call.args) > place else None
     if isinstance(weight, TensorProxy) and FROZEN in weight.tags:
         return lost(PACKED)
     return "its weight is not a frozen input of the program"

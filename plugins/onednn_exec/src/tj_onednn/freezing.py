@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
-    BoundSymbol,
     Outcome,
     PassContext,
     Stage,
     Tag,
     TagSet,
-    TensorProxy,
     Trace,
     TraceEditor,
     Transform,
 )
 
 from tj_onednn.executor import FROZEN, PackedExecutor
-from tj_onednn.layers import CONVOLUTION, LINEAR, takes_gradients
+from tj_onednn.layers import takes_gradients, weights_of
 
 if TYPE_CHECKING:
     from tj_onednn.packing import Frozen, Weights
@@ -45,7 +43,7 @@ def freezing() -> Transform:
 
 def _apply(trace: Trace, context: PassContext) -> Trace | Outcome:
     weights = next((e.weights for e in context.executors if isinstance(e, PackedExecutor)), None)
-    names = {name for call in trace.calls if (name := _weight(call)) is not None}
+    names = {name for call in trace.calls for name in weights_of(call)}
     places = [i for i, p in enumerate(trace.inputs) if p.name in names]
     # An optimizer writes to the weights of a program that trains. A package owns its weights, and
     # has no text for what holds them: its products are those of plain weights.
@@ -56,13 +54,6 @@ def _apply(trace: Trace, context: PassContext) -> Trace | Outcome:
     for i in places:
         editor.inherit(trace.inputs[i], TagSet([FROZEN]))
     return context.wrap(editor.done(), lambda function, _: _held(function, weights, places))
-
-
-def _weight(call: BoundSymbol) -> str | None:
-    """Name of the weight of ``call``, if it is a layer; else None."""
-    layer = call.symbol.qualname in (LINEAR, CONVOLUTION) and len(call.args) > 1
-    weight = call.args[1] if layer else None
-    return weight.name if isinstance(weight, TensorProxy) else None
 
 
 def _held(

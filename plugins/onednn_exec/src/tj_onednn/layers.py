@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import TensorProxy, contiguous_strides, requires_grad
+from tj_core.extend import TensorProxy, contiguous_strides, formal_index, requires_grad
 
 from tj_onednn.names import PRODUCTS, lost
 from tj_onednn.operands import factors, tensors_of
@@ -18,16 +19,19 @@ __all__ = [
     "CONVOLUTION",
     "LINEAR",
     "NO_PRODUCT",
+    "RECURRENT",
     "disabled",
     "no_images",
     "not_pointwise",
     "pixel_factors",
     "product_in",
     "takes_gradients",
+    "weights_of",
 ]
 
 LINEAR = "torch.nn.functional.linear"
 CONVOLUTION = "torch.conv2d"
+RECURRENT = "aten.mkldnn_rnn_layer.default"
 NO_PRODUCT = "it is not one product of matrices"
 SINGLE = ("aten.mm.default", "aten.addmm.default")
 
@@ -48,6 +52,19 @@ def disabled() -> str | None:
     if torch.get_float32_matmul_precision() != "highest":
         return "set_float32_matmul_precision has chosen PyTorch's kernels for it"
     return lost(PRODUCTS)
+
+
+def weights_of(call: BoundSymbol) -> Iterator[str]:
+    """Names of the weights of ``call``, if it is a layer; of recurrent layers, also in its body."""
+    name = call.symbol.qualname
+    places = slice(1, 3) if name == RECURRENT else slice(1, 2)
+    if name in (LINEAR, CONVOLUTION, RECURRENT):
+        yield from (p.name for p in call.args[places] if isinstance(p, TensorProxy))
+    elif call.body is not None:
+        formal = {p.name: call.flat_args[formal_index(p.name)] for p in call.body.inputs}
+        for inner in call.body.calls:
+            if inner.symbol.qualname == RECURRENT:
+                yield from (formal[found].name for found in weights_of(inner) if found in formal)
 
 
 def no_images(call: BoundSymbol) -> str | None:

@@ -20,6 +20,7 @@ NAMES = names_in(
         "torch.ops.aten": {
             "_int_mm.default": ("multiply int8", INT8),
             "_weight_int8pack_mm.default": ("multiply by weights of int8", INT8),
+            "mkldnn_rnn_layer.default": ("run an LSTM layer with packed weights", PACKED),
         },
         "torch.ops.mkldnn": {
             "_convolution_pointwise.default": (
@@ -28,6 +29,7 @@ NAMES = names_in(
             "_linear_pointwise.default": ("multiply matrices", PRODUCTS),
             "_reorder_convolution_weight.default": ("pack a weight of a convolution", PACKED),
             "_reorder_linear_weight.default": ("pack a weight of a linear layer", PACKED),
+            "_reorder_mkldnn_rnn_layer_weight.default": ("pack weights of an LSTM layer", PACKED),
         },
         "torch.utils._python_dispatch": {
             "_disable_current_modes": ("measure outside of all modes", PRODUCTS),
@@ -40,7 +42,9 @@ NAMES = names_in(
         "_linear_pointwise.default": "LINEAR",
         "_reorder_convolution_weight.default": "PACK_CONVOLUTION",
         "_reorder_linear_weight.default": "PACK_LINEAR",
+        "_reorder_mkldnn_rnn_layer_weight.default": "PACK_RECURRENT",
         "_weight_int8pack_mm.default": "INT8_WEIGHT_PRODUCT",
+        "mkldnn_rnn_layer.default": "RECURRENT",
     },
 )  # fmt: skip
 """The names in each module, as PyTorch 2.10 to 2.15 have them, with uses and features."""

@@ -28,14 +28,17 @@ LARGEST = 1 << 31
 """Bytes of all arguments above which nothing is measured: a measurement allocates them again."""
 
 
-def unfit(call: BoundSymbol, by_rows: bool = True) -> str | None:
+def unfit(
+    call: BoundSymbol, by_rows: bool = True, outs: Sequence[Proxy] | None = None
+) -> str | None:
     """Reason why oneDNN's operators cannot run ``call``, or None.
 
-    With ``by_rows`` the result must be contiguous, as these operators return it.
+    With ``by_rows`` the result must be contiguous, as these operators return it. ``outs`` are the
+    results that count, all by default.
     """
     if is_on(call.context):
         return "it runs under autocast"
-    values = (*call.flat_args, *call.flat_outs)
+    values = (*call.flat_args, *(call.flat_outs if outs is None else outs))
     reason = next(filter(None, map(_unfit, values)), None)
     if reason is not None:
         return reason

@@ -39,10 +39,19 @@ def packed() -> None:
     """See that packed weights give eager's results, and that a write to one is noticed."""
     weights, x, weight = packing.Weights(), _numbers(5, 7), _numbers(3, 7)
     images, filters = _numbers(2, 4, 6, 6), _numbers(8, 4, 3, 3)
-    (frozen, _) = kept = weights.hold([weight, filters])
+    steps, gates = _numbers(3, 2, 4), (_numbers(16, 4), _numbers(16, 4) / 2)
+    (frozen, *_) = kept = weights.hold([weight, filters, *gates])
     _close(packing.linear(weights)(x, weight), torch.nn.functional.linear(x, weight))
     found = packing.convolution(weights)(images, filters)
     _close(found.contiguous(), torch.conv2d(images, filters))
+    biases, state = [_numbers(16)] * 2, [_numbers(2, 4)] * 2
+    none: list[int] = []
+    how = (False, none, 2, 4, 1, True, False, False, False)
+    layer = packing.recurrent(weights)(steps, *gates, *biases, *state, *how)
+    expected = torch.lstm(
+        steps, [x[None] for x in state], [*gates, *biases], True, 1, 0.0, False, False, False
+    )
+    _close(layer[0], expected[0])
     assert all(f.packed for f in kept), "a weight is not packed"
     weight[0, 1:2].mul_(1)  # no bit is another
     assert frozen.written, "a write is not noticed"
