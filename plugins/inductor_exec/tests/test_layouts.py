@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -82,6 +83,34 @@ def test_blocks_of_convolutions_are_one_region(fusing: Any) -> None:
     net.second = nn.Sequential(*(nn.Sequential(nn.Conv2d(8, 8, 1), nn.GELU()) for _ in range(14)))  # type: ignore[assignment]
     jitted = hold(fusing, net)
     assert sorted(r.kernel.region.backward for r in tj.explain(jitted).regions) == [False, True]
+
+
+class ByChannels(nn.Module):
+    """A block of a ConvNeXt: between two moves of dimensions, layers of the channels of a pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.LayerNorm(8)
+        self.wide, self.narrow = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pixels = self.norm(self.first(x).permute(0, 2, 3, 1))
+        return x + self.narrow(F.gelu(self.wide(pixels))).permute(0, 3, 1, 2)
+
+
+@pytest.mark.slow
+def test_moved_dimensions_are_no_images() -> None:
+    """Values of layers between two moves are saved as they are, with the channels together."""
+    overrides = {"check": 2, "strict": True, "onednn": {"choose": "always"}}
+    session = tj.Session(("onednn", "inductor", "autograd", "torch"), overrides=overrides)
+    net = Net(lambda y, z: y.amax((2, 3)))
+    net.second = nn.Sequential(ByChannels(), nn.ReLU(), ByChannels(), nn.Conv2d(8, 8, 1))  # type: ignore[assignment]
+    jitted = hold(functools.partial(tj.jit, session=session), net)
+    (forward,) = (r.kernel for r in tj.explain(jitted).regions if not r.kernel.region.backward)
+    saved = enumerate(forward.region.body.outputs)
+    of_pixels = [i for i, p in saved if p.shape[1:3] == (12, 12) and p.shape[3] > 1]
+    assert of_pixels
+    assert not forward.strides.keys() & of_pixels
 
 
 @pytest.mark.sampled(4)

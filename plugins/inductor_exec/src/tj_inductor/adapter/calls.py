@@ -13,6 +13,7 @@ from tj_inductor.adapter.features import need
 from tj_inductor.adapter.names import ONEDNN, STRIDES
 
 __all__ = [
+    "BMM",
     "CONVOLUTION",
     "call_as_it_is",
     "declared_call",
@@ -53,21 +54,20 @@ def extern_call(operator: Any) -> Callable[..., Any]:
         if any(isinstance(x, torch.Tensor) for x in args):
             return operator(*args, **kwargs)
         if operator.name() == PRODUCT:
-            weight = _without_gaps(args[1], V.graph.current_node.args[1])
-            args = (args[0], weight, *args[2:])
+            given = V.graph.current_node.args
+            args = (_by_rows(args[0], given[0]), _without_gaps(args[1], given[1]), *args[2:])
         if images and V.graph.layout_opt:
             args = tuple(map(_by_pixels, args))
         return lowering(*args, **kwargs)
 
     images = torch.Tag.flexible_layout in operator.tags
-    stacked = BMM if operator.name().endswith("::bmm") else None
-    extern.stands_for = CONVOLUTION if images else stacked  # type: ignore[attr-defined]
+    extern.stands_for = CONVOLUTION if images else BMM  # type: ignore[attr-defined]
     return _lowered(extern, "extern_" + operator.name().replace("::", "_"), operator)
 
 
 def stands_for(node: torch.fx.Node) -> Any:
     """The operator of ATen by which layouts are chosen around ``node``, a call of another executor:
-    a convolution, or a product of stacks of matrices. None for other nodes.
+    a convolution, or a product. None for other nodes.
     """
     return getattr(node.target, "stands_for", None)
 
@@ -133,13 +133,36 @@ PRODUCT = "mkldnn::_linear_pointwise"
 CONVOLUTION, BMM = torch.ops.aten.convolution.default, torch.ops.aten.bmm.default
 
 
+def _by_rows(value: Any, node: Any) -> Any:
+    """Inductor's value of ``node``, contiguous if it was traced so; a matrix is left as it is.
+
+    Between convolutions, Inductor takes four dimensions for an image, whose channels oneDNN's
+    operator would gather again, in a copy for each product.
+    """
+    traced = _traced(node)
+    if traced is None or traced.dim() == 2 or not traced.is_contiguous():
+        return value
+    return _laid_out(value, traced)
+
+
 def _without_gaps(value: Any, node: Any) -> Any:
     """Inductor's value of the matrix ``node``, without gaps between rows or columns."""
-    from tj_inductor.adapter.names import ExternKernel
-
-    traced = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    if not isinstance(traced, torch.Tensor) or traced.layout is not torch.strided:
+    traced = _traced(node)
+    if traced is None:
         return value
     columns, rows = traced.t().is_contiguous(), traced.is_contiguous()
-    like = traced if columns or rows else traced.contiguous()
+    return _laid_out(value, traced if columns or rows else traced.contiguous())
+
+
+def _traced(node: Any) -> torch.Tensor | None:
+    """The fake tensor of ``node``, if it has strides; else None."""
+    traced = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    strided = isinstance(traced, torch.Tensor) and traced.layout is torch.strided
+    return traced if strided else None
+
+
+def _laid_out(value: Any, like: torch.Tensor) -> Any:
+    """Inductor's ``value`` with the strides of ``like``."""
+    from tj_inductor.adapter.names import ExternKernel
+
     return ExternKernel.require_exact_strides(value, like.stride())

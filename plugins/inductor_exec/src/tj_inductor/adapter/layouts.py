@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tj_inductor.adapter.calls import CONVOLUTION, declared_call, stands_for
+from tj_inductor.adapter.calls import BMM, CONVOLUTION, declared_call, stands_for
 from tj_inductor.adapter.names import IMAGES
 from tj_inductor.adapter.replacing import Replacement
 
@@ -93,21 +93,38 @@ def _by_pixels(graph: torch.fx.Graph, part: torch.fx.Node) -> torch.fx.Node:
     return made
 
 
+MOVING = (
+    torch.ops.aten.permute.default,
+    torch.ops.aten.transpose.int,
+    torch.ops.aten.view.default,
+    torch.ops.aten.reshape.default,
+    torch.ops.aten._unsafe_view.default,
+)
+"""Operators whose result has other dimensions, or the same ones in another order."""
+
+
+def _by_layout(node: torch.fx.Node) -> Any:
+    """The operator by which layouts are chosen around ``node``; None for its own."""
+    return BMM if node.target in MOVING else stands_for(node)
+
+
 def _preferring(own: Callable[..., Any]) -> Callable[..., Any]:
     """``find_nodes_prefer_channels_last``, which knows the operators that calls stand for.
 
     ``own`` is Inductor's method. It knows convolutions, and that no layout crosses a product of
-    stacks of matrices: scores of attention, which have four dimensions, are no images.
+    stacks of matrices: scores of attention, which have four dimensions, are no images. No more are
+    images whose dimensions were moved, as for a layer norm of channels or a linear layer.
     """
 
     def find_nodes_prefer_channels_last(self: Any) -> Any:
-        called = [(node, node.target) for node in self.module.graph.nodes if stands_for(node)]
-        for node, _ in called:
-            node.target = stands_for(node)
+        nodes = {node: _by_layout(node) for node in self.module.graph.nodes}
+        before = [(node, node.target) for node, target in nodes.items() if target]
+        for node, _ in before:
+            node.target = nodes[node]
         try:
             return own(self)
         finally:
-            for node, target in called:
+            for node, target in before:
                 node.target = target
 
     return find_nodes_prefer_channels_last
