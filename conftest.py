@@ -204,3 +204,12 @@ def only_own_plugins(request: pytest.FixtureRequest) -> Iterator[None]:
             SESSIONS[plugins] = tj.Session()
         patch.setattr("tj_core.host.session._current", SESSIONS[plugins])
         yield
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Python switches between threads as often as it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

@@ -7,7 +7,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -135,15 +135,6 @@ def test_reading_the_level_disturbs_no_other_thread(switching: None) -> None:
         ended.set()
         for thread in threads:
             thread.join()
-
-
-@pytest.fixture
-def switching() -> Iterator[None]:
-    """Python switches between threads as often as it can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def test_every_part_is_changed_by_a_test() -> None:

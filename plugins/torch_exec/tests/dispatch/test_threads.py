@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_core.extend import Stage, Transform
+from tj_torch.runtime.compile_lock import compile_lock
 from torch import nn
 
 THREADS = 4
@@ -152,3 +156,80 @@ def test_failing_and_working_programs_at_once() -> None:
         for i, got in enumerate(together(work)):
             if i % 2:
                 same(got, x * 3)
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    torch._dynamo.graph_break()
+    return y * 2
+
+
+def while_one_compiles(work: Callable[[int], Any]) -> list[Any]:
+    """Results of ``work(i)`` in threads that all want to compile while this one does."""
+
+    def waits(ident: int | None) -> bool:
+        frame = sys._current_frames().get(ident or 0)
+        while frame is not None and frame.f_code is not compile_lock.__wrapped__.__code__:  # type: ignore[attr-defined]
+            frame = frame.f_back
+        return frame is not None
+
+    results: list[Any] = [None] * THREADS
+
+    def run(i: int) -> None:
+        results[i] = work(i)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(THREADS)]
+    with compile_lock(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # a state that must not stay
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 60
+        while not all(waits(t.ident) for t in threads):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    for thread in threads:
+        thread.join()
+    return results
+
+
+@pytest.mark.filterwarnings("ignore::tj_core.TjWarning")
+def test_a_part_that_all_want_at_once_is_compiled_once() -> None:
+    """Each would count for Dynamo's limit, at which a function is not compiled any more."""
+    g = tj.jit(broken)
+    x = torch.rand(3)
+    g(x)
+    assert tj.stats(g).entries == 2
+    for got in while_one_compiles(lambda i: g(x.double() + i)):
+        assert got.dtype is torch.float64
+    assert tj.stats(g).entries == 4
+    g(x.double())
+    assert tj.stats(g).calls == 1 + THREADS + 1
+    assert tj.stats(g).entries == 4
+
+
+@pytest.mark.filterwarnings("ignore::tj_core.TjWarning")
+def test_a_part_leaves_no_state_of_another_threads_capture() -> None:
+    jitted = [tj.jit(broken) for _ in range(THREADS)]
+    before = list(warnings.filters)
+    while_one_compiles(lambda i: jitted[i](torch.rand(3)))
+    assert warnings.filters == before
+    while_one_compiles(lambda i: jitted[i](torch.rand(3).double()))
+    assert warnings.filters == before
+
+
+@pytest.mark.filterwarnings("ignore::tj_core.TjWarning")
+def test_counts_add_up(switching: None) -> None:
+    module = nn.Linear(2, 2)
+    jitted = [tj.jit(f) for f in (lambda x: x.sin() * 2, lambda x: (x, x + 1), module, broken)]
+    xs = [torch.rand(n, 2) for n in (2, 3, 4)]
+    sets = [torch.rand(n, 2) for n in (2, 3)]
+
+    def work(i: int) -> None:
+        for n in range(60):
+            jitted[(n + i) % 4](xs[(n // 4 + i) % 3] if n % 4 else sets[i % 2])
+
+    together(work)
+    for each in jitted:
+        stats = tj.stats(each)
+        assert stats.calls == stats.hits + stats.misses + stats.eager == THREADS * 15
+        assert stats.entries <= stats.misses <= 8

@@ -15,15 +15,18 @@ __all__ = ["BESIDE", "compile_lock"]
 
 
 @contextlib.contextmanager
-def compile_lock() -> Iterator[None]:
-    """Hold Dynamo's compile lock, which is reentrant.
+def compile_lock() -> Iterator[bool]:
+    """Hold Dynamo's compile lock, which is reentrant; True if another thread held it before.
 
     The user's saved-tensor hooks are off inside, and do not see tensors saved by compiling.
     """
     from tj_torch.torch_private.dynamo import convert_frame
 
-    with convert_frame.compile_lock, without_saved_tensor_hooks():
-        yield
+    lock = convert_frame.compile_lock
+    if free := lock.acquire(blocking=False):
+        lock.release()
+    with lock, without_saved_tensor_hooks():
+        yield not free
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ __all__ = [
     "cached_backends",
     "compiled_callable",
     "compiling_frame",
+    "is_compiled",
     "original_of",
     "owner",
 ]
@@ -115,6 +116,16 @@ def _failed(code: types.CodeType, output: Any) -> str:
             return ""
         return str(parts[0]) if parts else ""
     return ""
+
+
+def is_compiled(frame: Any, callback: Any) -> bool:
+    """Test if a program of the backend of ``callback`` is there for the arguments of ``frame``."""
+    mine = _innermost(callback)
+    programs = (e for e in _cached(frame.f_code) if _innermost(e.backend) == mine)
+    try:
+        return any(entry.guard_manager.check(frame.f_locals) for entry in programs)
+    except Exception:  # of the program's own objects, which guards compare
+        return False
 
 
 def _cached(code: types.CodeType) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from tj_core.extend import TjWarning
 from tj_torch.capture.dynamo.adapter import CaptureFailure, compile_lock, failure_of, muted
 from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.fragment_guards import guarded_fragments
+from tj_torch.capture.dynamo.fragments import is_compiled
 from tj_torch.capture.dynamo.optimizers import is_part_of_step
 from tj_torch.capture.dynamo.patches import unprofiled
 from tj_torch.capture.dynamo.reference_cycles import let_go
@@ -103,7 +104,13 @@ class _Patient:
             reason = "a __torch_function__ mode is on"
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is
-        with kept():  # an error's frames, too, hold what sets the state
+        # The lock first: a capture in another thread changes the state that all threads share. The
+        # frames of an error, too, hold what sets the state.
+        with compile_lock() as waited, kept():
+            if waited and is_compiled(frame, self._torchdynamo_orig_backend):
+                # By that thread. One more program for the same call would count for the limit.
+                once = types.FrameExecStrategy(run, types.FrameAction.RUN_ONLY)
+                return types.ConvertFrameReturn(once, apply_to_code=False)
             return self._compiled(frame, *rest) or as_it_is
 
     def _compiled(self, frame: Any, *rest: Any) -> Any:
@@ -114,7 +121,6 @@ class _Patient:
         try:
             seen = untouched(frame.f_locals.values())
             with (
-                compile_lock(),
                 seen,
                 unprofiled(),
                 corrected() as noticed,

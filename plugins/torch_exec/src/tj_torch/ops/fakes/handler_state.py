@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tj_torch.ops.errors import CannotExpand
-from tj_torch.ops.fakes.places import Place
 from tj_torch.ops.fakes.user_state import Search, kinds
 from tj_torch.runtime.beside import is_beside
 from tj_torch.runtime.subclasses import is_wrapper
 from tj_torch.torch_private import ops as private
+
+if TYPE_CHECKING:
+    from tj_torch.ops.fakes.places import Place
 
 __all__ = ["changed_state", "same_tensors", "untouched"]
 

@@ -132,7 +132,8 @@ class Search:
 
     def handlers(self, kind: type, label: str, depth: int) -> None:
         """Search attributes and methods of a user's class, of its bases and of its metaclass."""
-        for base in (*kind.__mro__, *type(kind).__mro__):
+        metaclass: type = type(kind)
+        for base in (*kind.__mro__, *metaclass.__mro__):
             if is_users(base.__module__) and not self._known(("members", base)):
                 self._members(base)
 
