@@ -29,8 +29,9 @@ from tj_torch.guards.ambient import guard_modes, mode_counters
 from tj_torch.guards.entry import EntryGuards
 from tj_torch.guards.flags import guard_flags
 from tj_torch.guards.guard import Guards
-from tj_torch.guards.members import guard_members, guard_methods, guard_sizes, running_members
+from tj_torch.guards.members import guard_members, guard_sizes, running_members
 from tj_torch.guards.modules import forwards, guard_global_hooks, module_types
+from tj_torch.guards.subclasses import guard_subclasses
 from tj_torch.guards.tensors import guard_metadata
 from tj_torch.ops.settings.flags import FLAGS, flags_of
 from tj_torch.torch_private.runtime import pytree
@@ -290,7 +291,7 @@ class DynamoPrograms:
         classes = module_types(self.module or self.original, captured.graph, codes)
         running = running_members(noticed.classes, frozenset(codes))
         guard_members(guards, (*forwards(classes), *noticed.lookups.values(), *running))
-        guard_methods(guards, noticed.subclasses)
+        guard_subclasses(guards, noticed.subclasses)
         guard_sizes(guards, noticed.classes)
         if classes:
             guard_global_hooks(guards)

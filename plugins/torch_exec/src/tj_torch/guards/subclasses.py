@@ -1,4 +1,4 @@
-"""Guards on tensor subclasses: their classes have the same methods, which Dynamo does not guard."""
+"""Guards on tensor subclasses, which Dynamo leaves out: methods, and what these read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 from tj_torch.guards.guard import Guards
 from tj_torch.guards.members import guard_methods, is_pytorchs
+from tj_torch.ops.fakes.read_state import reads
 
-__all__ = ["methods_check", "own_bases"]
+__all__ = ["guard_subclasses", "methods_check", "own_bases"]
 
 
 def own_bases(kind: type) -> list[type]:
@@ -21,11 +22,26 @@ def own_bases(kind: type) -> list[type]:
 
 
 def methods_check(values: Iterable[Any]) -> Callable[[], bool] | None:
-    """Check that the classes of the tensors in ``values`` have the same methods as now.
+    """Check that the classes of the tensors in ``values`` do the same as now.
 
     None if there is nothing to check.
     """
     guards = Guards()
     kinds = {type(value): None for value in values if isinstance(value, torch.Tensor)}
-    guard_methods(guards, dict.fromkeys(base for kind in kinds for base in own_bases(kind)))
+    guard_subclasses(guards, dict.fromkeys(base for kind in kinds for base in own_bases(kind)))
     return guards.check()
+
+
+def guard_subclasses(guards: Guards, classes: Iterable[type]) -> None:
+    """Guard that ``classes`` have the same methods, and that these read the same values."""
+    classes = list(classes)
+    guard_methods(guards, classes)
+    # A class and its bases have methods, and so values, in common.
+    found = {(read.term, id(read.owner)): read for cls in classes for read in reads(cls)}
+    for read in found.values():
+        now = read.term.format(owner=guards.bind("r", read.owner))
+        value = guards.bind("v", read.value)
+        same = guards.bind("same", read.same)
+        guards.add(
+            f"({now} is {value} or {same}({now}, {value}))", text=f"{read.label} is unchanged"
+        )

@@ -25,7 +25,7 @@ import torch
 
 from tj_torch.ops.fakes.places import Contents, Names, Place, Printed, Records, Value, is_users
 
-__all__ = ["Search", "kinds"]
+__all__ = ["Search", "functions_of", "is_hidden", "kinds", "names_of"]
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _SKIPPED = (int, float, complex, bool, str, bytes)
@@ -71,7 +71,7 @@ class Search:
         """Search what a user's function refers to: globals, closure, defaults, attributes."""
         if not is_users(function.__module__):
             return
-        names = _names_of(function)
+        names = names_of(function)
         space = function.__globals__
         self.globals(space, names, function.__module__)
         for name, cell in zip(
@@ -139,7 +139,7 @@ class Search:
 
     def _members(self, base: type) -> None:
         def read() -> dict[str, Any]:
-            return {n: v for n, v in vars(base).items() if not _is_hidden(n)}
+            return {n: v for n, v in vars(base).items() if not is_hidden(n)}
 
         def write(name: str, value: Any) -> None:
             setattr(base, name, value)
@@ -149,7 +149,7 @@ class Search:
 
         self.places.append(Names(base.__qualname__, read(), read, write, remove))
         for name, member in list(vars(base).items()):
-            for inner in _functions_of(member):
+            for inner in functions_of(member):
                 self.value(inner, f"{base.__qualname__}.{name}")
 
     def container(self, container: Any, label: str, depth: int) -> None:
@@ -173,7 +173,7 @@ class Search:
         """Search the attributes ``held`` of an object."""
 
         def read() -> dict[str, Any]:
-            return {n: v for n, v in held.items() if not _is_hidden(n)}
+            return {n: v for n, v in held.items() if not is_hidden(n)}
 
         self.places.append(Names(label, read(), read, held.__setitem__, held.__delitem__))
         for name, value in read().items():
@@ -242,7 +242,7 @@ class Search:
         label = type(tensor).__qualname__
 
         def read() -> dict[str, Any]:
-            return {n: v for n, v in held.items() if n not in parts and not _is_hidden(n)}
+            return {n: v for n, v in held.items() if n not in parts and not is_hidden(n)}
 
         self.places.append(Names(label, read(), read, held.__setitem__, held.__delitem__))
         for name, value in read().items():
@@ -367,12 +367,12 @@ _LOOKS: tuple[tuple[Any, Callable[[Search, Any, str, int], None]], ...] = (
 """Search method for each kind of value; all others are objects with attributes."""
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
     """Test for a member of Python's own or of Dynamo's."""
     return name.startswith("__") or "dynamo" in name
 
 
-def _functions_of(member: Any) -> Iterator[Any]:
+def functions_of(member: Any) -> Iterator[Any]:
     """Functions of a property or a method; any other member itself."""
     if isinstance(member, property):
         yield from (f for f in (member.fget, member.fset) if f is not None)
@@ -386,7 +386,7 @@ _NAMES: weakref.WeakKeyDictionary[types.FunctionType, tuple[types.CodeType, froz
 """Names in functions, with the code that has them: all classes are searched in each capture."""
 
 
-def _names_of(function: types.FunctionType) -> frozenset[str]:
+def names_of(function: types.FunctionType) -> frozenset[str]:
     """Names that a function's code has, without those that pytest adds to assertions.
 
     The latter are no identifiers.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tj_core.extend import Constant, Context, Dim, NumberProxy, SubclassInfo, SymDim, TensorProxy
 
+from tj_torch.ops.fakes.read_state import reads
 from tj_torch.ops.sizes.program import Sizes, is_sized, known_sizes, symbols_in
 from tj_torch.ops.sizes.shape_env import numbered
 from tj_torch.ops.values.convert import State
@@ -162,13 +163,14 @@ def _add_tensor(proxy: TensorProxy, parts: list[Any], seen: _Seen) -> None:
 
 
 def _meanings(info: SubclassInfo) -> Iterator[Any]:
-    """Current methods of wrapper classes, which implement operations and can be replaced."""
+    """Current methods of wrapper classes, which implement operations, and what these read."""
     kind = info.state.kind if isinstance(info.state, State) else None
     # The class itself: a module that is loaded again has another one of this name.
     yield kind
     if kind is not None:
         for base in kind.__mro__[: kind.__mro__.index(torch.Tensor)]:
             yield from (v for v in vars(base).values() if callable(v) or hasattr(v, "__func__"))
+        yield from (read.key for read in reads(kind))
     for _, part in info.inner:
         if part.subclass is not None:
             yield from _meanings(part.subclass)
