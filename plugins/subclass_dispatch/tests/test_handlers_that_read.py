@@ -140,7 +140,20 @@ def test_one_program_for_values_that_stay(jit: Any) -> None:
             TABLE["scale"] = value
             jitted(kind(torch.ones(2)))
     assert tj.stats(jitted).entries == 2
-    assert any("TABLE is unchanged" in guard.text for guard in tj.guards(jitted))
+    assert any(guard.text.startswith("TABLE == {'scale': ") for guard in tj.guards(jitted))
+
+
+def test_programs_for_values_have_a_limit(jit: Any) -> None:
+    factor, write = CASES["a global"]
+    kind, jitted = scaled(factor), jit(lambda x: x + x)
+    with pytest.warns(
+        tj.TjWarning, match="8 programs were compiled for values of NUMBER"
+    ) as warned:
+        for value in range(12):
+            write(value)
+            assert jitted(kind(torch.ones(2))).held.tolist() == [2 * value] * 2
+    assert len(warned) == 1
+    assert tj.stats(jitted).entries == 8
 
 
 def test_checks_take_little_time(jit: Any) -> None:

@@ -42,6 +42,4 @@ def guard_subclasses(guards: Guards, classes: Iterable[type]) -> None:
         now = read.term.format(owner=guards.bind("r", read.owner))
         value = guards.bind("v", read.value)
         same = guards.bind("same", read.same)
-        guards.add(
-            f"({now} is {value} or {same}({now}, {value}))", text=f"{read.label} is unchanged"
-        )
+        guards.add(f"({now} is {value} or {same}({now}, {value}))", text=read.text)

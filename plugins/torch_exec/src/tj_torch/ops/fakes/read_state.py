@@ -42,6 +42,12 @@ class Read:
         return same_text if any(isinstance(e, _NUMBERS) for e in elements) else same
 
     @property
+    def text(self) -> str:
+        """The condition in words; one that compares with a number counts for recompilations."""
+        shown = "" if isinstance(self.value, types.FunctionType) else repr(self.value)
+        return f"{self.label} == {shown}" if 0 < len(shown) <= 80 else f"{self.label} is unchanged"
+
+    @property
     def key(self) -> Any:
         """What is read now, in a form to be hashed."""
         return (self.label, type(self.value), repr(self.value))
