@@ -100,7 +100,7 @@ class Net(torch.nn.Module):
 
 
 class Link:
-    """An object that holds another one."""
+    """An object in a chain of objects."""
 
     def __init__(self, depth: int) -> None:
         self.calls = 0
@@ -200,7 +200,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "a partial function": (lambda name: PARTIAL(name), lambda: LINES),
     "an object far down": (deep, lambda: LAST.calls),
 }
-"""What a handler does, and the state that it writes, for each case."""
+"""Pairs of functions by case: the handler's call, and a reading of the state that is written."""
 
 
 def reset() -> None:
@@ -289,7 +289,7 @@ def test_a_handler_that_could_write_and_does_not_is_compiled(jit: Any) -> None:
 
 
 def test_others_print_during_a_capture(jit: Any, capsys: Any) -> None:
-    """What another thread says meanwhile is heard, and no reason against the program."""
+    """Another thread's text is heard meanwhile, and is no reason against the program."""
     reset()
     jitted = jit(lambda x: x * 2)
     jitted(kind_of(waits)(torch.ones(2)))

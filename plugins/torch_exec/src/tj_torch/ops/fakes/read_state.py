@@ -13,13 +13,14 @@ import torch
 
 from tj_torch.ops.fakes.places import is_users
 from tj_torch.ops.fakes.user_state import functions_of, is_hidden, names_of
+from tj_torch.torch_private.runtime import OpOverload
 
 __all__ = ["Read", "reads"]
 
 _PLAIN = (int, float, complex, bool, str, bytes, enum.Enum, torch.dtype, torch.device, type(None))
 _NUMBERS = (int, float, complex)
 _CONTAINERS = (list, dict, set, deque, tuple, frozenset)
-_COMPARED = (*_PLAIN, types.FunctionType, types.BuiltinFunctionType, type, torch._ops.OpOverload)
+_COMPARED = (*_PLAIN, types.FunctionType, types.BuiltinFunctionType, type, OpOverload)
 """Types of elements for which ``==`` is Python's own."""
 _DEPTH = 4
 """Depth of attributes to which objects are searched."""
@@ -27,7 +28,7 @@ _DEPTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a handler reads: ``term`` over ``owner``, with the value or the contents that it has."""
+    """A value or a container that a handler reads, by ``term`` over ``owner``."""
 
     label: str
     term: str
@@ -49,7 +50,7 @@ class Read:
 
     @property
     def key(self) -> Any:
-        """What is read now, in a form to be hashed."""
+        """The value in a form to be hashed."""
         return (self.label, type(self.value), repr(self.value))
 
 
@@ -137,7 +138,7 @@ def _held(value: Any) -> Iterator[Any]:
 
 
 def reads(kind: type) -> tuple[Read, ...]:
-    """What the methods of ``kind``, a tensor subclass, and of its bases read."""
+    """All values that the methods of ``kind``, a tensor subclass, and of its bases read."""
     search = _Search()
     search.kind(kind)
     return tuple(search.found.values())

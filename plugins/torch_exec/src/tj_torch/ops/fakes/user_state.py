@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from tj_torch.ops.fakes.places import Contents, Names, Place, Printed, Records, Value, is_users
+from tj_torch.runtime.modes import without_modes
 
 __all__ = ["Search", "functions_of", "is_hidden", "kinds", "names_of"]
 
@@ -220,7 +221,7 @@ class Search:
         self.note(make(value, label))
 
     def note(self, place: Place | None) -> None:
-        """Note a place, if there is one."""
+        """Note ``place``; None stands for none."""
         if place is not None:
             self.places.append(place)
 
@@ -298,14 +299,14 @@ def _tensor(value: torch.Tensor, label: str) -> Place | None:
         return None
 
     def read() -> str:
-        with torch._C.DisableTorchFunction():
+        with without_modes():
             return repr(value.tolist())
 
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with without_modes(), torch.no_grad():
         before = value.clone()
 
     def write(_: str) -> None:
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        with without_modes(), torch.no_grad():
             value.copy_(before)
 
     return Value(label, read, write)
