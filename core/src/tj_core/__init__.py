@@ -83,7 +83,10 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tj_core' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"tj_core.{home}"), name)
+    from tj_core.compile.collection import importing
+
+    with importing():
+        value = getattr(importlib.import_module(f"tj_core.{home}"), name)
     globals()[name] = value
     return value
 

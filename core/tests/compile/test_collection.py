@@ -83,7 +83,7 @@ def test_the_last_of_several_threads_restores_them() -> None:
     assert gc.get_threshold() == PYTHONS
 
 
-def test_a_session_is_made_so_and_restores_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_is_made_without_collections() -> None:
     seen = []
 
     class Looking:
@@ -91,12 +91,38 @@ def test_a_session_is_made_so_and_restores_them(monkeypatch: pytest.MonkeyPatch)
 
         @hookimpl
         def tj_tags(self) -> tuple[()]:
-            seen.append(gc.get_threshold())
+            seen.append(gc.isenabled())
             return ()
 
     tj.Session((Looking(),))
-    assert seen == [FEWER]
-    assert gc.get_threshold() == PYTHONS
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+def test_what_is_imported_is_old_and_what_little_is_made_is_not() -> None:
+    gc.unfreeze()  # what this repository's conftest.py has frozen
+    try:
+        with collection.importing():
+            few: list[list[int]] = [[]]
+        assert any(few[0] is o for o in gc.get_objects(generation=0))
+        with collection.importing(), collection.importing():
+            many: list[list[int]] = [[] for _ in range(2 * collection.NEW_OBJECTS)]
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        assert len(gc.get_objects(generation=0)) < len(many)
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.freeze()
+
+
+def test_imports_leave_collections_off_that_are_off() -> None:
+    gc.disable()
+    try:
+        with collection.importing():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_collections_behind_calls_are_short() -> None:

@@ -12,7 +12,7 @@ import gc
 import threading
 from collections.abc import Iterator
 
-__all__ = ["NEW_OBJECTS", "YOUNG", "collecting_less", "collecting_young"]
+__all__ = ["NEW_OBJECTS", "YOUNG", "collecting_less", "collecting_young", "importing"]
 
 NEW_OBJECTS = 50_000
 """Threshold of the youngest generation, in new objects; Python's default is 700 or 2,000."""
@@ -72,10 +72,34 @@ def collecting_young() -> Iterator[None]:
         yield
     finally:
         if before is not None and _are_young(gc.get_threshold()):
-            if gc.get_freeze_count() == 0:  # else the program has frozen some, for good
-                gc.freeze()
-                gc.unfreeze()
+            _grow_old()
             gc.set_threshold(*before)
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Collect no garbage inside of the block, in all threads, and count many new objects as old.
+
+    Modules stay, and collections that look at each of their objects take a tenth of the time of an
+    import. Collections that are switched off are left alone.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        if gc.get_count()[0] > NEW_OBJECTS:  # else nothing was imported
+            _grow_old()
+        gc.enable()
+
+
+def _grow_old() -> None:
+    """Count all objects as old without looking at them, as after a full collection."""
+    if gc.get_freeze_count() == 0:  # else the program has frozen some, for good
+        gc.freeze()
+        gc.unfreeze()
 
 
 def _are_young(thresholds: tuple[int, int, int]) -> bool:

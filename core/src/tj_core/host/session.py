@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.collection import collecting_less
+from tj_core.compile.collection import importing
 from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.kept_programs import MOST, KeptPrograms
 from tj_core.compile.kept_regions import KeptRegions
@@ -63,7 +63,7 @@ class Session:
     :raises PluginError: for a plugin that the project names and that cannot be loaded.
     """
 
-    @collecting_less()
+    @importing()
     def __init__(
         self,
         plugins: Sequence[str | object] | None = None,

@@ -51,6 +51,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "convert_frame": ("capture a whole program, one at a time",),
         "exc": ("break a graph, and know why Dynamo broke one",),
         "guards": ("replace how guards are built",),
+        "output_graph": ("import less for the stacks of calls",),
         "symbolic_convert._import_module": ("forget which modules were found",
                                             "globals of functions"),
         "symbolic_convert": (
@@ -116,7 +117,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                                       "globals of functions"),
     },
     "torch._dynamo.symbolic_convert": {
-        "InstructionTranslator": ("know where in the program Dynamo is",),
+        "InstructionTranslator": ("know where in the program Dynamo is, and import less",),
         "InstructionTranslatorBase": ("look at each function that is captured",),
     },
     "torch._dynamo.trace_rules": {

@@ -21,6 +21,7 @@ from tj_torch.capture.dynamo import releases, zeros
 from tj_torch.capture.dynamo.changes import noting_changes
 from tj_torch.capture.dynamo.equal_parts import Equals, flatten
 from tj_torch.capture.dynamo.features import corrected, say_corrections
+from tj_torch.capture.dynamo.fewer_imports import importing_less
 from tj_torch.capture.dynamo.patches import leave, unprofiled
 from tj_torch.capture.dynamo.read_values import ChangedError, ReadValues
 from tj_torch.capture.dynamo.reference_cycles import forget_tensors, forgotten_after_failure, let_go
@@ -285,6 +286,7 @@ def _captured(
         forgotten_after_failure(),
         _measured(),
         _quiet(),
+        importing_less(),
         releases.ambient_state(),
         with_settings(settings(dynamic)),
         _allowed(opaque),
