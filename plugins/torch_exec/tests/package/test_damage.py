@@ -58,6 +58,20 @@ def test_a_changed_member_is_named(data: bytes, tmp_path: Path) -> None:
         assert "is damaged" in refused(bytes(changed), tmp_path), name
 
 
+@pytest.mark.parametrize("name", ["members", "sha256", "format"])
+def test_a_changed_name_in_the_manifest_of_another_archive(
+    name: str, data: bytes, tmp_path: Path
+) -> None:
+    found = members(data)
+    assert f'"{name}"'.encode() in found[MANIFEST]
+    found[MANIFEST] = found[MANIFEST].replace(f'"{name}"'.encode(), f'"x{name}"'.encode())
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for member, content in found.items():
+            archive.writestr(member, content)
+    assert ("damaged" if name != "format" else "of form") in refused(out.getvalue(), tmp_path)
+
+
 @pytest.mark.parametrize("left", [0, 1, 100, -1, -64, -65, -1000])
 def test_a_truncated_file(data: bytes, tmp_path: Path, left: int) -> None:
     assert "damaged" in refused(data[:left], tmp_path)

@@ -64,7 +64,10 @@ def opened(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else None
         raise PackageError(f"{name} is a package of form {found}, and this tj reads form {FORMAT}")
-    _check_members(manifest.get("members", {}), members, name, whole)
+    listed = manifest.get("members")
+    if not isinstance(listed, dict) or not all(isinstance(row, dict) for row in listed.values()):
+        raise PackageError(f"{name} is damaged: its manifest has no list of members")
+    _check_members(listed, members, name, whole)
     if len(names) != len(set(names)):
         raise PackageError(f"{name} is damaged: a member is there twice")
     if not whole:
@@ -73,7 +76,7 @@ def opened(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def _check_members(
-    listed: Mapping[str, Any], members: Mapping[str, bytes], name: str, whole: bool
+    listed: Mapping[str, Mapping[str, Any]], members: Mapping[str, bytes], name: str, whole: bool
 ) -> None:
     """Compare ``members`` with those of a manifest, of the file ``name``.
 
@@ -86,6 +89,6 @@ def _check_members(
             raise PackageError(f"{name} is damaged: {member} is missing")
         if member not in listed:
             raise PackageError(f"{name} is damaged: {member} is not in its manifest")
-        if digest(members[member]) != listed[member]["sha256"]:
+        if digest(members[member]) != listed[member].get("sha256"):
             what = "is not what its manifest says" if whole else "has changed"
             raise PackageError(f"{name} is damaged: {member} {what}")
