@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 
 from tj_inductor import kernels
 from tj_inductor.adapter import calls, compiling, libraries
+from tj_inductor.adapter import turns as adapter_turns
 from tj_inductor.adapter.linking import link_flags
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.vectors import several_kinds, try_few
@@ -46,6 +48,7 @@ __all__ = [
     "regions",
     "strides",
     "symbols",
+    "turns",
     "vectors",
     "versions",
 ]
@@ -360,3 +363,16 @@ def images() -> None:
         (found,) = made.function([x, w])
     torch.testing.assert_close(found, program(x, w)[0])
     assert "(1, 2, 16, 16), (512, 1, 32, 2)" not in made.source, "they are in channels_last"
+
+
+def turns() -> None:
+    """See that Inductor gives way before operators, and before calls in loops."""
+    kinds = set()
+
+    def give_way() -> None:
+        kinds.add(type(sys._getframe(1).f_locals["self"]).__name__)
+
+    graph, fakes, mode = _traced(lambda x: (x.sin() + 1,), torch.rand(3, 4))
+    with mock.patch.object(adapter_turns, "give_way", give_way):
+        compiling.compiled(graph, fakes, mode, {0: None}, backward=False)
+    assert len(kinds) == 2, f"only these give way: {kinds}"

@@ -57,10 +57,12 @@ from tj_torch.ops.sizes.program import is_dense, is_sized, known_sizes, row_majo
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, plain
 from tj_torch.ops.values.convert import State, constant, subclass_of, to_core, value_proxy
 from tj_torch.runtime import thread_state
+from tj_torch.runtime.beside import tracing_alone
 from tj_torch.runtime.counters import versioned
 from tj_torch.runtime.forms import Form, form_of, keys
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.generators import random_state, set_random_state
+from tj_torch.runtime.giving_way import give_way
 from tj_torch.runtime.joined import EARLIER
 from tj_torch.runtime.modes import function_mode_is_on, without_function_modes, without_modes
 from tj_torch.runtime.subclasses import Layout, dense_tensors, unflatten
@@ -150,6 +152,7 @@ __all__ = [
     "functionalization_below_subclasses",
     "functionalized",
     "functionalized_again",
+    "give_way",
     "gradients_of",
     "has_kernel",
     "instance",
@@ -187,6 +190,7 @@ __all__ = [
     "tangents_key",
     "thread_state",
     "to_core",
+    "tracing_alone",
     "uncaptured",
     "unflatten",
     "unwrap_if_dead",

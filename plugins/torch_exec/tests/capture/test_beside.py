@@ -6,15 +6,13 @@ import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import torch
-from tj_torch.runtime.beside import beside, is_beside
+from tj_torch.runtime.beside import beside, is_beside, tracing_alone
 from tj_torch.runtime.thread_state import kept
 from torch.fx.experimental.proxy_tensor import make_fx
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def in_both(inner: Callable[[], Any], outer: Callable[[], Any]) -> Any:
@@ -126,3 +124,52 @@ def test_tracing_is_no_state_of_the_process() -> None:
     assert "sin" in graph.code
     assert torch.equal(graph(x, x)[0], model(x).sin())
     assert torch.equal(graph(x, x)[1], x)
+
+
+@pytest.mark.parametrize("block", [beside, tracing_alone])
+def test_functions_are_traced_while_other_threads_call_modules(block: Any) -> None:
+    model, compiled = torch.nn.Linear(2, 2), torch.compile(lambda x: x + 1, backend="eager")
+    call, own, x = torch.nn.Module.__call__, torch.fx.Tracer.trace, torch.ones(2)
+    compiled(x)
+    tracing, on = threading.Event(), threading.Event()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        tracing.set()
+        assert on.wait(60)
+        return x.sin()
+
+    def trace() -> torch.fx.GraphModule:
+        with block():
+            return torch.fx.symbolic_trace(program)
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(trace)
+        try:
+            assert tracing.wait(60)
+            assert torch.nn.Module.__call__ is call
+            assert torch.equal(model(x), torch.nn.functional.linear(x, model.weight, model.bias))
+            assert torch.equal(compiled(x), x + 1)
+        finally:
+            on.set()
+        graph = found.result()
+    assert torch.equal(graph(x), x.sin())
+    assert torch.fx.Tracer.trace is own
+
+
+def test_blocks_of_two_threads_may_end_in_any_order() -> None:
+    own = torch.fx.Tracer.trace
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with tracing_alone():
+            entered.set()
+            assert leave.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        with tracing_alone():
+            done = pool.submit(other)
+            assert entered.wait(60)
+        assert torch.fx.Tracer.trace is not own, "the other thread is still inside"
+        leave.set()
+        done.result()
+    assert torch.fx.Tracer.trace is own

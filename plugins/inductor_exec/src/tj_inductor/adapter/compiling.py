@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from tj_torch.internal import python_dispatcher
+from tj_torch.internal import python_dispatcher, tracing_alone
 
 from tj_inductor.adapter.calls import call_as_it_is, laid_out_call
 from tj_inductor.adapter.copies import in_one_place
@@ -25,6 +25,7 @@ from tj_inductor.adapter.names import EQUAL, FAST, LOW, STRIDES
 from tj_inductor.adapter.propagation import exact_propagation
 from tj_inductor.adapter.repairs import by_twos, copy_joined
 from tj_inductor.adapter.settings import settings
+from tj_inductor.adapter.turns import in_turns
 from tj_inductor.adapter.vectors import try_few
 from tj_inductor.adapter.writes import read_before, write
 from tj_inductor.constants import round_constants
@@ -42,7 +43,7 @@ def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.f
     ready()
     from tj_inductor.adapter.names import make_fx, select_decomp_table
 
-    with mode, python_dispatcher(mode.shape_env is not None):
+    with mode, python_dispatcher(mode.shape_env is not None), tracing_alone():
         known = select_decomp_table()
         table = {**known, **formulas(known, None if is_lost(FAST) else in_memory)}
         made: torch.fx.GraphModule = make_fx(run, decomposition_table=table, tracing_mode="real")(
@@ -131,6 +132,8 @@ def compiled(
         _converting(),
         exact_propagation(),
         layouts_of_images(),
+        in_turns(),
+        tracing_alone(),
     ):
         made: Any = compile_fx_inner(
             graph, list(inputs), is_backward=backward, static_input_idxs=()

@@ -30,6 +30,7 @@ from tj_inductor.adapter.names import (
     REGIONS,
     STRIDES,
     SYMBOLS,
+    TURNS,
     VECTORS,
     VERSIONS,
 )
@@ -163,6 +164,12 @@ FEATURES = (
         "images beside convolutions are laid out for these, and nothing else is",
         "scores of attention are laid out as images, too, in more time",
         "images",
+    ),
+    _feature(
+        TURNS,
+        "a compilation behind calls gives way to calls that are answered",
+        "calls beside Inductor's part of a compilation take longer",
+        "turns",
     ),
 )
 

@@ -28,6 +28,7 @@ __all__ = [
     "REGIONS",
     "STRIDES",
     "SYMBOLS",
+    "TURNS",
     "VECTORS",
     "VERSIONS",
     "forget",
@@ -53,6 +54,7 @@ LINKED = "links to empty libraries"
 READS = "reads before writes"
 PLACES = "whole numbers of places"
 IMAGES = "layouts of images"
+TURNS = "turns of compilations"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._C._dynamo.guards": {
@@ -116,7 +118,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "noop_registry": ("know which copies Inductor removes", COPIES),
     },
     "torch._inductor.graph": {
-        "GraphLowering": ("choose layouts of images", IMAGES),
+        "GraphLowering": ("choose layouts of images, and take turns", IMAGES, TURNS),
         "GraphLowering.find_nodes_prefer_channels_last": ("choose layouts of images", IMAGES),
     },
     "torch._inductor.index_propagation": {
@@ -130,6 +132,9 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ExternKernel": ("lay out an argument of a call", ONEDNN, STRIDES),
         "ExternKernel.require_exact_strides": ("lay out a matrix", ONEDNN, STRIDES),
         "ExternKernel.require_channels_last": ("lay out images", ONEDNN),
+    },
+    "torch._inductor.loop_body": {
+        "InterpreterShim": ("take turns while kernels are written", TURNS),
     },
     "torch._inductor.lowering": {
         "fallback_handler": ("have an operator called as it is", ONEDNN, READS),

@@ -40,13 +40,15 @@ class Replacement:
         owner = getattr(names, self.owner)
         with self.lock:
             if not self.blocks:
-                self.own = vars(owner)[self.name]
-                setattr(owner, self.name, self.make(self.own))
+                self.own = vars(owner).get(self.name)
+                setattr(owner, self.name, self.make(getattr(owner, self.name)))
             self.blocks += 1
         try:
             yield
         finally:
             with self.lock:
                 self.blocks -= 1
-                if not self.blocks:
+                if not self.blocks and self.own is None:  # the base class has it
+                    delattr(owner, self.name)
+                elif not self.blocks:
                     setattr(owner, self.name, self.own)

@@ -4,7 +4,7 @@ A capture sets back what it has changed: random numbers, filters of warnings, th
 In the thread of a call nothing else changes these meanwhile. In another thread the program runs on,
 and to set them back would take back what the program has done: numbers would be drawn twice.
 Likewise FX marks the process as tracing and replaces methods of modules, and the program would find
-them so.
+them so; threads of a compilation in a call leave these alone, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 from tj_torch.torch_private.replacement import replace
 
-__all__ = ["beside", "is_beside"]
+__all__ = ["beside", "is_beside", "tracing_alone"]
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ def beside() -> Iterator[None]:
             replace(stack, warnings.catch_warnings, "__exit__", front.leave)
             for name in ("simplefilter", "filterwarnings", "resetwarnings"):
                 replace(stack, warnings, name, front.change)
-            replace(stack, torch.fx.Tracer, "trace", _traced_alone)
+            stack.enter_context(tracing_alone())
             yield
     finally:
         _here.silence = None
@@ -185,22 +185,54 @@ def _left_alone(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _traced_alone(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replacement of ``Tracer.trace`` for the tracers of ``make_fx``, in a thread that is beside.
+class _Tracing(threading.local):
+    depth = 0
 
-    The original sets ``torch.fx._symbolic_trace._is_fx_tracing_flag`` for all threads, in which
-    functions of ``torch.compile`` refuse to be called, and replaces ``nn.Module.__call__``. Tracers
-    with a `call_module` of their own, as the one of ``make_fx``, need neither.
-    """
 
-    def trace(self: Any, root: Any, concrete_args: Any = None) -> Any:
-        records_modules = type(self).call_module is torch.fx.Tracer.call_module
-        if not is_beside() or records_modules or isinstance(root, torch.nn.Module):
-            return original(self, root, concrete_args)
-        self.root, self.submodule_paths, self.tensor_attrs = torch.nn.Module(), None, {}
-        self.graph = torch.fx.Graph(tracer_cls=type(self))
-        function, args = self.create_args_for_root(root, False, concrete_args)
-        self.create_node("output", "output", (self.create_arg(function(*args)),), {})
-        return self.graph
+class _Alone:
+    """Replacement of ``Tracer.trace`` while threads are in blocks of `tracing_alone`."""
 
-    return trace
+    def __init__(self) -> None:
+        self.here = _Tracing()
+        self.lock = threading.Lock()
+        self.blocks = 0
+        self.stack = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def block(self) -> Iterator[None]:
+        """Let FX trace functions without changes to the process, in this thread.
+
+        FX marks the process as tracing, in which functions of ``torch.compile`` refuse to be
+        called, and replaces ``nn.Module.__call__``: calls of modules in other threads would be
+        recorded, or raise. The tracer of ``make_fx`` needs neither, and other functions that
+        PyTorch's compiler traces call no modules.
+        """
+        with self.lock:
+            if not self.blocks:
+                replace(self.stack, torch.fx.Tracer, "trace", self.tracing)
+            self.blocks += 1
+        self.here.depth += 1
+        try:
+            yield
+        finally:
+            self.here.depth -= 1
+            with self.lock:
+                self.blocks -= 1
+                if not self.blocks:
+                    self.stack.close()
+
+    def tracing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def trace(tracer: Any, root: Any, concrete_args: Any = None) -> Any:
+            if not self.here.depth or isinstance(root, torch.nn.Module):
+                return original(tracer, root, concrete_args)
+            tracer.root, tracer.submodule_paths = torch.nn.Module(), None
+            tracer.tensor_attrs = {}
+            tracer.graph = torch.fx.Graph(tracer_cls=type(tracer))
+            function, args = tracer.create_args_for_root(root, False, concrete_args)
+            tracer.create_node("output", "output", (tracer.create_arg(function(*args)),), {})
+            return tracer.graph
+
+        return trace
+
+
+tracing_alone = _Alone().block
