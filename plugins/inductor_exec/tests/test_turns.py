@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import tj_core as tj
 import torch
 from tj_inductor.adapter import names, turns
 from tj_inductor.adapter.replacing import Replacement
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_no_function_is_traced_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:

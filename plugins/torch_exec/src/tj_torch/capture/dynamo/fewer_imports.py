@@ -62,7 +62,7 @@ def _in_transform(original: Callable[[Any], None]) -> Callable[[Any], None]:
     return throw_if_in_functorch
 
 
-def _files(original: Callable[[], Container[str]]) -> Callable[[], Container[str]]:
+def _files(original: Callable[[], Container[Any]]) -> Callable[[], Container[Any]]:
     return lambda: Uninteresting(original)
 
 
@@ -72,10 +72,10 @@ class Uninteresting:
     ``files`` imports the modules of all of them.
     """
 
-    def __init__(self, files: Callable[[], Container[str]]) -> None:
+    def __init__(self, files: Callable[[], Container[Any]]) -> None:
         self.files = files
 
-    def __contains__(self, file: str) -> bool:
+    def __contains__(self, file: Any) -> bool:
         # Most lines of PyTorch's in programs are those of layers.
         own = file.startswith(PYTORCH) and not file.startswith(LAYERS)
         return (own or file == GENERATED) and file in self.files()
