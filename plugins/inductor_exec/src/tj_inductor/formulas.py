@@ -32,6 +32,7 @@ from tj_inductor.mixed import (
 )
 from tj_inductor.moves import MOVES
 from tj_inductor.norms import group_norm_backward
+from tj_inductor.pools import POOLS, max_pool
 from tj_inductor.sums import SUMS, sum_of_rows
 
 __all__ = ["NEEDED", "REPLACED", "existing", "formulas"]
@@ -390,7 +391,7 @@ FROM_THE_END = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 
 
 NEEDED = (
-    aten.addmm.default, *BATCH_NORMS, *NORMS, *NO_NEGATIVE_INDEX, *FROM_THE_END
+    aten.addmm.default, *BATCH_NORMS, *NORMS, *NO_NEGATIVE_INDEX, *FROM_THE_END, *POOLS
 )  # fmt: skip
 """The operators whose formulas are made of Inductor's."""
 
@@ -463,6 +464,7 @@ def formulas(known: Mapping[Any, Formula], keep: Formula | None = None) -> dict[
         aten.native_group_norm_backward.default: _group_norm_backward,
         **dict.fromkeys(NO_NEGATIVE_INDEX, _refusing_negative),
         **dict.fromkeys(FROM_THE_END, _taking_negative),
+        **{op: functools.partial(max_pool, dims=dims) for op, dims in POOLS.items()},
     }
     return {
         **dict.fromkeys(WITHOUT_MEMORY, zeros_in_memory),

@@ -38,6 +38,7 @@ from tj_inductor.joined.editing import ALONE
 from tj_inductor.loops import is_in_loops
 from tj_inductor.mixed import WITH_HALVES
 from tj_inductor.moves import is_window
+from tj_inductor.pools import why_not_padded
 from tj_inductor.trials import FILLING, refusal
 
 __all__ = ["can_fuse", "convolves", "is_kernel", "needs", "operator_of"]
@@ -293,6 +294,7 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     "_adaptive_avg_pool2d": _symbolic,
     "_embedding_bag_backward": why_not_by_rows,
     "adaptive_max_pool2d": _symbolic,
+    **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices"), why_not_padded),
     "max_pool2d_with_indices_backward": _scatters,
     **dict.fromkeys(NEAREST, _symbolic),
     **dict.fromkeys(("upsample_nearest2d", "upsample_nearest3d"), _ignores_scales),

@@ -76,6 +76,38 @@ ORDERS = {
     ),
 }
 
+EMPTY = {
+    "the factory of a defaultdict": (
+        "from collections import defaultdict\n"
+        "d = defaultdict(lambda: 2)\n"
+        "def f(x):\n    for key in d: x = x + d[key]\n    return x * d['a'], [*d]",
+        ("d.clear()", "setattr(d, 'default_factory', lambda: 5)", "d.clear()"),
+    ),
+    "no loop": (
+        "from collections import defaultdict\n"
+        "d = defaultdict(lambda: 2)\n"
+        "def f(x):\n    return x * d['a']",
+        ("(d.clear(), setattr(d, 'default_factory', lambda: 5))[1]", "d.clear()"),
+    ),
+    "an attribute of a derived class": (
+        "class Own(OrderedDict): pass\n"
+        "d = Own()\nd.k = 2\n"
+        "def f(x):\n    for key in d: x = x + key\n    return x * d.k",
+        ("setattr(d, 'k', 3)", "d.update({4: 1})", "setattr(d, 'k', 5)", "d.clear()"),
+    ),
+    "items that come": (
+        "d = {}\ndef f(x):\n    for key in d: x = x + key\n    return x * 2, list(d.items())",
+        ("d.update({4: 1})", "d.clear()"),
+    ),
+}
+"""Programs that walk through an empty dict."""
+
+ATTRIBUTES = {
+    "a handler": "try: k = y.k\n    except AttributeError: k = 1\n    return x * k",
+    "a default": "return x * getattr(y, 'k', 1)",
+    "a test": "return x * (y.k if hasattr(y, 'k') else 1)",
+}
+
 MODULE = """
 class M(torch.nn.Module):
     def __init__(self):
@@ -136,6 +168,21 @@ def compare(text: str, *changes: str, broken: bool = False) -> None:
 @pytest.mark.parametrize("name", ORDERS)
 def test_the_order_of_keys(name: str, broken: bool) -> None:
     text, changes = ORDERS[name]
+    compare(text, *changes, broken=broken)
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["whole", "broken"])
+@pytest.mark.parametrize("name", EMPTY)
+def test_what_an_empty_dict_has_beside_items(name: str, broken: bool) -> None:
+    text, changes = EMPTY[name]
+    compare(text, *changes, broken=broken)
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["whole", "broken"])
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_attribute_that_a_tensor_gets(name: str, broken: bool) -> None:
+    text = f"y = x.clone()\ndef f(x):\n    {ATTRIBUTES[name]}"
+    changes = ("setattr(y, 'k', 3)", "setattr(y, 'k', x * 2)", "delattr(y, 'k')")
     compare(text, *changes, broken=broken)
 
 

@@ -215,6 +215,12 @@ def gradient_of_a_window_that_is_cut(x):
     return torch.func.grad(loss)(x)
 
 
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(1, 8, 8)),))
+def maxima_beside_padding(x):
+    low = torch.where(x.cos() > 2, x, -torch.inf)
+    return F.max_pool2d(low, 3, 2, 1, return_indices=True)
+
+
 @known("Inductor, found here", layouts=(lambda new: new.scene(new(8, 8)),))
 def float_that_no_byte_holds(x):
     return (x * 1000).to(torch.int8) + 1

@@ -22,6 +22,7 @@ from tj_torch.capture.dynamo.changes import noting_changes
 from tj_torch.capture.dynamo.equal_parts import Equals, flatten
 from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.fewer_imports import importing_less
+from tj_torch.capture.dynamo.ordered_dicts import guard_empty
 from tj_torch.capture.dynamo.patches import leave, unprofiled
 from tj_torch.capture.dynamo.read_values import ChangedError, ReadValues
 from tj_torch.capture.dynamo.reference_cycles import forget_tensors, forgotten_after_failure, let_go
@@ -171,6 +172,7 @@ def _built_guards(
     chosen, state = with_settings(settings(None) | guarding()), releases.ambient_state()
     with compile_lock(), _measured(), _quiet(), chosen, state, contextlib.ExitStack() as stack:
         zeros.guard_signs(stack)
+        guard_empty(stack)
         if read is not None:
             read.while_guarding(stack)
         return dynamo_guards(root, graph, on_dead)

@@ -45,12 +45,17 @@ def guard_missing_attributes(stack: ExitStack) -> None:
 
 
 def _guard(variable: Any, name: Any) -> None:
-    from tj_torch.torch_private.dynamo import AttrSource, GuardBuilder, install_guard
+    from tj_torch.torch_private.dynamo import TensorVariable
 
     variable, name = variable.realize(), name.realize()
+    if not name.is_python_constant():
+        return
+    if isinstance(variable, TensorVariable):
+        _guard_tensor(variable, name.as_python_constant())
+        return
     # Of a list, `value` is a property, which computes it from the items.
     value = vars(variable).get("value", vars(variable).get("fn"))
-    if value is None or not name.is_python_constant():
+    if value is None:
         return
     attribute = name.as_python_constant()
     if variable.source is None:
@@ -64,6 +69,19 @@ def _guard(variable: Any, name: Any) -> None:
     plain = type(value).__getattribute__ in _USUAL and read in (None, nn.Module.__getattr__)
     if not plain or isinstance(value, type) or hasattr(value, attribute):
         return  # of classes, lookups are guarded
+    _install(variable, attribute)
+
+
+def _guard_tensor(variable: Any, attribute: str) -> None:
+    """Guard that an input has or lacks an attribute which the class of tensors does not have."""
+    if variable.source is not None and not hasattr(variable.class_type, attribute):
+        _install(variable, attribute)
+
+
+def _install(variable: Any, attribute: str) -> None:
+    """Guard that what ``variable`` is read from has the attribute, or lacks it, as it does now."""
+    from tj_torch.torch_private.dynamo import AttrSource, GuardBuilder, install_guard
+
     if "attr" in inspect.signature(GuardBuilder.HASATTR).parameters:
         there = functools.partial(GuardBuilder.HASATTR, attr=attribute)
         install_guard(variable.source.make_guard(there))

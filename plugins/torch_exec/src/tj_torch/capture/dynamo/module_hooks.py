@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo.read_values import name_of
+from tj_torch.capture.dynamo.read_values import name_of, value_of
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _at_once(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def guard_hooks(self: Any, guard: Any) -> None:
         base = getattr(guard.originating_source, "base", None)
-        module = None if base is None else _value(self, base)
+        module = None if base is None else value_of(self, base)
         own = vars(module) if isinstance(module, torch.nn.Module) else {}
         if any(name not in own for name in HOOKS) or not has_no_hooks(own):
             original(self, guard)
@@ -75,8 +75,3 @@ def _at_once(original: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return guard_hooks
-
-
-def _value(builder: Any, source: Any) -> Any:
-    """The value of ``source`` in this call; up to 2.12 the builder takes an expression."""
-    return builder.get(source if isinstance(source.name, str) else name_of(source))

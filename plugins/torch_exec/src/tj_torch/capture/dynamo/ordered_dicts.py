@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from tj_torch.capture.dynamo.patches import stop, with_subclasses
+from tj_torch.capture.dynamo.read_values import value_of
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from tj_torch.capture.dynamo.observations import Observations
 
-__all__ = ["guard_orders"]
+__all__ = ["guard_empty", "guard_orders"]
 
 
 def guard_orders(stack: ExitStack, noticed: Observations) -> None:
@@ -40,12 +41,30 @@ def guard_orders(stack: ExitStack, noticed: Observations) -> None:
         for owner in with_subclasses(ConstDictVariable):
             if has(owner, name):
                 replace(stack, owner, name, _walking(orders, of_all=True))
+    guard_empty(stack)
     replace(stack, ConstDictVariable, "is_python_constant", _probing(orders), inherited=True)
     replace(stack, ConstDictVariable, "as_python_constant", _folding(orders))
     replace(stack, ListVariable, "call_method", _extending, inherited=True)
     ordered = getattr(user_defined, "OrderedDictVariable", ConstDictVariable)
     for owner in {ordered, ConstDictVariable}:
         replace(stack, owner, "call_method", _taking(orders), inherited=True)
+
+
+def guard_empty(stack: ExitStack) -> None:
+    """Guard an empty dict as one without an order, until ``stack`` is left.
+
+    Of an empty dict with an order, Dynamo's guard looks at nothing else: neither at the
+    ``default_factory`` nor at attributes.
+    """
+    from tj_torch.torch_private.dynamo import GuardBuilder
+
+    def with_items(original: Callable[..., bool]) -> Callable[..., bool]:
+        def requires_key_order_guarding(self: Any, source: Any) -> bool:
+            return original(self, source) and len(value_of(self, source)) > 0
+
+        return requires_key_order_guarding
+
+    replace(stack, GuardBuilder, "requires_key_order_guarding", with_items)
 
 
 _WALKS = (

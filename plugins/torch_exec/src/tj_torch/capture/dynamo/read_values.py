@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import ExitStack
 
-__all__ = ["ChangedError", "ReadValues", "facts_of", "name_of"]
+__all__ = ["ChangedError", "ReadValues", "facts_of", "name_of", "value_of"]
 
 _BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType, torch.nn.Module)
 """Classes of objects that guards tell apart by identity; others may be made anew by each look."""
@@ -142,6 +142,11 @@ def name_of(source: Any) -> str:
     """The expression of a guard or source; a method up to PyTorch 2.10."""
     name = source.name
     return str(name() if callable(name) else name)
+
+
+def value_of(builder: Any, source: Any) -> Any:
+    """The value of ``source`` in this call; up to 2.12 the builder takes an expression."""
+    return builder.get(source if isinstance(source.name, str) else name_of(source))
 
 
 def facts_of(value: Any) -> Any:
