@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_core.extend import BoundSymbol
+if TYPE_CHECKING:
+    from tj_core.extend import BoundSymbol
 
-from tj_inductor.arithmetic import Formula
+    from tj_inductor.arithmetic import Formula
 
 __all__ = ["POOLS", "max_pool", "why_not_padded"]
 

@@ -136,6 +136,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "get_metrics_context": ("have Dynamo's counters there, which it asks for",),
     },
     "torch._dynamo.variables": {
+        "FrozensetVariable": ("know a frozenset", "orders of sets"),
+        "SetVariable": ("know a set, and what becomes of it", "orders of sets"),
         "base": ("see special methods that a class gets", "answers of classes"),
         "builder": ("replace guards of one object that is two arguments", "identity",
                     "returned objects", "numbers of globals"),

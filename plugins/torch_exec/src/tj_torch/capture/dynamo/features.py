@@ -24,6 +24,7 @@ from tj_torch.capture.dynamo import (
     keywords,
     optimizer_steps,
     ordered_dicts,
+    orders_of_sets,
     outer_probes,
     probes,
     refused_arguments,
@@ -372,6 +373,13 @@ FEATURES: tuple[Correction, ...] = (
         ordered_dicts.guard_orders,
         None,
         outer_probes.orders,
+    ),
+    Correction.of(
+        "orders of sets",
+        "a loop over a set goes in the order that Python has, and sees another one between calls",
+        orders_of_sets.keep_orders,
+        None,
+        outer_probes.sets,
     ),
     Correction.of(
         "delayed texts",

@@ -14,6 +14,7 @@ __all__ = [
     "refused",
     "regions",
     "returned",
+    "sets",
     "texts",
     "undecided",
     "unguarded",
@@ -132,6 +133,15 @@ o, p = OrderedDict(a=1, b=2), OrderedDict(a=1, b=2)
 def f(x): return x * (2 if o == p else 3)
 """,
     "f(x)", "o.move_to_end('a')", "f(x)",
+)  # fmt: skip
+
+sets = equal_to_eager(
+    """
+x = torch.ones(2)
+def made(): return {3, *[1]}, set(range(9, 0, -4)) - {5}
+def f(x, s): return x * 2, [*s], [*map(list, made())]
+""",
+    "f(x, {8, 0})", "f(x, {0, 8})",
 )  # fmt: skip
 
 texts = equal_to_eager(
