@@ -375,6 +375,11 @@ def text_of_a_new_object(x):
     return x * 2, f"{new}"
 
 
+@known("Dynamo, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def columns_in_the_order_of_a_set(x):
+    return [x[:, k] * 2 for k in {2, *[0, 1]}]
+
+
 # --------------------------------------------------------------------------- regions
 
 
