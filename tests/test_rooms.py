@@ -50,7 +50,8 @@ ROOMS = {
         "accumulation", "sharding", "probes", "testing", "plugin",
     ),
     "tj_inductor": (
-        "options", "opening", "arithmetic", "mixed", "sums", "moves", "bags", "activations",
+        "options", "opening", "arithmetic", "mixed", "sums", "moves", "bags", "pools",
+        "activations",
         "norms", "formulas", "texts", "thrown", "elementary", "loads", "constants", "loops",
         "adapter", "kernels", "trials", "joined", "operators", "numbers", "packed", "counted",
         "lists", "alone", "decompositions", "graph", "repeated",

@@ -176,6 +176,23 @@ def test_products_of_sizes_that_depend_on_data() -> None:
     assert "transformed(" in str(tj.last_trace(jitted))
 
 
+def test_constants_that_are_written_inside() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[0] = 5
+        return y.mul_(2)
+
+    jitted = tj.jit(vmap(f), session=tj.Session(PLUGINS, overrides={"strict": True}))
+    for x in torch.randn(2, 4, 3):
+        leaf, other = (x.clone().requires_grad_() for _ in range(2))
+        found, wanted = jitted(leaf), vmap(f)(other)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+        found.sin().sum().backward()
+        wanted.sin().sum().backward()
+        assert leaf.grad is not None
+        torch.testing.assert_close(leaf.grad, other.grad, rtol=0, atol=0)
+
+
 def test_what_has_a_gradient_of_its_own_runs_as_it_is() -> None:
     class Doubled(torch.autograd.Function):
         @staticmethod

@@ -204,7 +204,12 @@ class _Replay:
         return bound
 
     def copied(self, like: TensorProxy, value: TensorProxy, context: Context) -> BoundSymbol:
-        """Add `aten.copy`, which has no gradient, as calls that have one."""
+        """Add `aten.copy`, which has no gradient, as calls that have one.
+
+        :raises CannotExpandError: if ``value`` is a constant.
+        """
+        if not isinstance(value, TensorProxy):
+            raise CannotExpandError("a constant is copied inside of its level")
         if value.shape != like.shape:
             value = self.call(_EXPAND, (value, like), (), context).outputs
         if value.dtype != like.dtype:

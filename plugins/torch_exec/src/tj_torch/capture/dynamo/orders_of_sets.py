@@ -3,8 +3,9 @@
 For Dynamo a set is in the order in which its items were added, and two equal sets are one. So each
 operation of a program on a set of constants is repeated here on a set of Python's, which has the
 order. A set that was there before is guarded to have the same order, where a program walks through
-it. What it makes of such a set has an order of which the captured one says too little: there the
-graph breaks, as it does at ``pop``. Objects that are hashed by their address have any order.
+it. Sets that are computed from one, and ``pop`` of one, depend on more than this order. A program
+that walks through such a set runs as it is: after a graph break, the set would be made anew.
+Objects that are hashed by their address have any order.
 """
 
 from __future__ import annotations
