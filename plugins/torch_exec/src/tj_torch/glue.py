@@ -12,6 +12,7 @@ from tj_torch.runtime.function import autograd_function, check_reads
 from tj_torch.runtime.functional import (
     copied_back,
     copy_all,
+    copy_all_back,
     copy_back,
     with_strides,
     with_value,
@@ -32,6 +33,7 @@ __all__ = [
     "constant",
     "copied_back",
     "copy_all",
+    "copy_all_back",
     "copy_back",
     "flatten",
     "float32s",

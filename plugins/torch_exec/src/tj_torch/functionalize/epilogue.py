@@ -55,6 +55,9 @@ SEVERAL = 4
 Claimed = Callable[[BoundSymbol], bool]
 """Test for a call that an executor claims, other than a fallback."""
 
+UNCOUNTED = "copy_all_back", False
+"""Name of the call for writes that the version counter must not show; autograd does not see it."""
+
 COPY_BACK = Symbol("tj", "copy_back")
 """Call that writes a value to an input's memory at the end of the functional program."""
 
@@ -216,27 +219,29 @@ class _Outer:
     def copied_together(self, copies: dict[str, Write]) -> dict[str, Write]:
         """Copy new values of several inputs by one call; return the other ``copies``.
 
-        Without views of inputs, the order of copies of new values does not show.
+        Without views of inputs, the order of copies of new values does not show. Writes that the
+        version counter must not show, as of running statistics by a batch norm, are one more call.
         """
         values = {n: self.new_value(n, w) for n, w in copies.items()}
-        whole = [n for n, w in copies.items() if self.is_only_new_value(n, w, values[n])]
-        whole = [n for n in whole if self.objects.bumps.get(self.objects.counter[n])]
+        whole = [n for n, w in copies.items() if self.is_without_order(n, w, values[n])]
         if len(whole) < max(len(copies), 2):
             return copies
-        groups: dict[bool, list[str]] = {}
-        for name in whole:
-            groups.setdefault(self.takes_gradients(copies[name]), []).append(name)
+        groups: dict[tuple[str, bool], list[str]] = {}
         missing: dict[int, list[str]] = {}
-        for grad, names in groups.items():
-            targets = tuple(self.inputs[n] for n in names)
-            for target, name in zip(targets, names, strict=True):
+        for name in whole:
+            if self.is_only_new_value(name, copies[name], values[name]):
                 self.made.editor.inherit(values[name], TagSet({NEW_VALUE_OF: name}))
-                self.made.check_copy(target, values[name], self.trace.context)
-                self.done[name] = self.objects.bumps[name]
-                missing.setdefault(self.done[name] - 1, []).append(name)
-            args = targets, tuple(values[n] for n in names)
+            self.made.check_copy(self.inputs[name], values[name], self.trace.context)
+            bumps = self.objects.bumps.get(self.objects.counter[name])
+            kind = ("copy_all", self.takes_gradients(copies[name])) if bumps else UNCOUNTED
+            groups.setdefault(kind, []).append(name)
+            if bumps:
+                self.done[name] = bumps
+                missing.setdefault(bumps - 1, []).append(name)
+        for (symbol, grad), names in groups.items():
+            args = tuple(self.inputs[n] for n in names), tuple(values[n] for n in names)
             effects = Effects(mutates=tuple(range(len(names))))
-            self.call(Symbol("tj", "copy_all"), args, grad=grad, effects=effects)
+            self.call(Symbol("tj", symbol), args, grad=grad, effects=effects)
         missing.pop(0, None)
         for count, names in missing.items():
             self.call(Symbol("tj", "bump_versions"), (tuple(map(self.inputs.get, names)), count))
@@ -271,8 +276,15 @@ class _Outer:
 
     def is_only_new_value(self, name: str, write: Write, value: Proxy) -> bool:
         """Test if ``value`` is used only to be copied to the input ``name``."""
+        return not self.made.differentiates and self.is_without_order(name, write, value)
+
+    def is_without_order(self, name: str, write: Write, value: Proxy) -> bool:
+        """Test if the copy of ``value`` to the whole input ``name`` may come at any time."""
         own = name in self.inputs and not write.place.path and value.name not in self.inputs
-        return own and not (self.made.differentiates or self.made.members)
+        recorded = self.made.differentiates and any(
+            map(requires_grad, (self.inputs.get(name), value))
+        )
+        return own and not (recorded or self.made.members)
 
     def uncounted(
         self, copies: Mapping[str, Write], again: Iterable[tuple[int, BoundSymbol]]

@@ -24,6 +24,7 @@ __all__ = [
     "Inverse",
     "copied_back",
     "copy_all",
+    "copy_all_back",
     "copy_back",
     "with_strides",
     "with_value",
@@ -108,6 +109,13 @@ def with_strides(value: torch.Tensor, like: torch.Tensor, /) -> torch.Tensor:
 def copy_back(target: torch.Tensor, value: torch.Tensor, /) -> None:
     """Write ``value`` to the memory of ``target``, unseen by autograd and the version counter."""
     target.data.copy_(value)
+
+
+def copy_all_back(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor], /) -> None:
+    """`copy_back` each of ``values`` to its target, if it is another tensor."""
+    for target, value in zip(targets, values, strict=True):
+        if target is not value:
+            copy_back(target, value)
 
 
 def copy_all(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor], /) -> None:
