@@ -1,4 +1,4 @@
-"""Places of maxima in pools: in the image, where Inductor finds some in the padding."""
+"""Pools: places of maxima in the image, not in its padding; windows that are wider than it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+import tj_core as tj
 import torch
 from torch.nn import functional
 
@@ -60,3 +61,35 @@ def test_maxima_of_the_least_integers(fusing: Any) -> None:
         x = torch.full((1, 1, 5, 5), torch.iinfo(dtype).min, dtype=dtype)
         for mine, eager in zip(fused(x), pooled(x), strict=True):
             assert torch.equal(mine, eager)
+
+
+WIDE: dict[str, tuple[Shape, Any, dict[str, Any]]] = {
+    "an EfficientNet's": ((2, 5, 2, 2), 2560, {}),
+    "one side": ((2, 5, 3, 4), (777, 2), {"stride": (777, 1)}),
+    "padding": ((1, 4, 3, 2), 777, {"padding": (3, 300)}),
+    "padding that is not counted": ((1, 4, 3, 2), 777, {"padding": 2, "count_include_pad": False}),
+    "another divisor": ((1, 4, 3, 2), 777, {"divisor_override": 5}),
+    "lines": ((2, 5, 3), 777, {}),
+}
+
+
+@pytest.mark.parametrize("kind", WIDE)
+def test_windows_wider_than_the_image(fusing: Any, kind: str) -> None:
+    shape, kernel, more = WIDE[kind]
+    pool: Any = functional.avg_pool1d if kind == "lines" else functional.avg_pool2d
+
+    def pooled(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = pool(x * 2, kernel, ceil_mode=True, **more)
+        return result + 1
+
+    def seen(f: Any) -> list[torch.Tensor]:
+        x = torch.linspace(-1, 1, math.prod(shape)).view(shape).requires_grad_()
+        y = f(x)
+        y.square().sum().backward()
+        return [y.detach(), x.grad]  # type: ignore[list-item]
+
+    fused = fusing(pooled, {"minimum": 1})
+    torch.testing.assert_close(seen(fused), seen(pooled))
+    sources = [use.kernel.fused.source for use in tj.explain(fused).regions]
+    assert sources
+    assert not any(f"({n}L)" in source for source in sources for n in (777, 2560))

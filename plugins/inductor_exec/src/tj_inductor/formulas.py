@@ -32,7 +32,7 @@ from tj_inductor.mixed import (
 )
 from tj_inductor.moves import MOVES
 from tj_inductor.norms import group_norm_backward
-from tj_inductor.pools import POOLS, max_pool
+from tj_inductor.pools import POOLS, average, max_pool
 from tj_inductor.sums import SUMS, sum_of_rows
 
 __all__ = ["NEEDED", "REPLACED", "existing", "formulas"]
@@ -398,6 +398,7 @@ NEEDED = (
 REPLACED = frozenset(
     {
         *WITHOUT_MEMORY,
+        aten.avg_pool2d.default,
         aten.nll_loss_backward.default,
         aten.var_mean.correction,
         aten.var.correction,
@@ -454,6 +455,7 @@ def formulas(known: Mapping[Any, Formula], keep: Formula | None = None) -> dict[
         ours |= {operator: kept_factor(operator, keep) for operator in FACTORS_OF_NORMS}
     rows = aten.sum.dim_IntList
     ours[rows] = else_known(ours[rows], sum_of_rows)
+    ours[aten.avg_pool2d.default] = average
     ours |= {op: of_bytes(op) for op in SAY_WHETHER}
     theirs: dict[Any, Callable[[Formula], Formula]] = {
         aten.addmm.default: without_zero_factors,

@@ -1,4 +1,4 @@
-"""Places of the maxima of pools, as PyTorch's kernels find them."""
+"""Pools: places of maxima as PyTorch's kernels find them, and windows no wider than the image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tj_inductor.arithmetic import Formula
 
-__all__ = ["POOLS", "max_pool", "why_not_padded"]
+__all__ = ["POOLS", "average", "max_pool", "why_not_padded"]
 
 aten = torch.ops.aten
 
@@ -83,3 +83,25 @@ def _first_places(
         along = torch.where(start < 0, inside, start)
         each.append(along.view([-1, *[1] * (dims - 1 - n)]))
     return functools.reduce(lambda sum_, n: sum_ * size[n] + each[n], range(1, dims), each[0])
+
+
+def average(
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    *rest: Any,
+) -> Any:
+    """Average over windows that end where the image does.
+
+    With ``ceil_mode`` a window may be wider, as the one of an EfficientNet, of 2560 by 2560.
+    Inductor walks through all of it for each pixel of the result.
+    """
+    size = x.shape[-2:]
+    if not all(isinstance(n, int) for n in size):
+        return NotImplemented
+    wide, edges = ([*side, *side][:2] for side in (kernel, padding))
+    inside = [min(k, n + 2 * p) for k, n, p in zip(wide, size, edges, strict=True)]
+    if inside == wide:
+        return NotImplemented
+    return aten.avg_pool2d.default(x, inside, stride or kernel, padding, *rest)
