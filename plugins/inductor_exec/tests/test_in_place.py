@@ -262,7 +262,7 @@ def test_parameters_are_written_without_gradients(grad: bool, fusing: Any) -> No
         assert place < 8 or found[0] == found[1]
         torch.testing.assert_close(model.state_dict(), plain.state_dict())
         assert model.kept._version == plain.kept._version
-    assert any(overwrites(g)) is not grad, "autograd knows what needs a gradient by a value"
+    assert any(overwrites(g))
 
 
 @pytest.mark.slow

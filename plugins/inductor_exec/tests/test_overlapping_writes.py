@@ -210,15 +210,11 @@ def test_a_mask_is_not_copied(fusing: Any) -> None:
         v[v > 20] = 0
         return v
 
-    def shift(x: torch.Tensor) -> torch.Tensor:
-        return shifted(x.cumsum(0))
-
     x = given(torch.float32)
-    for program, copies in ((masked, 0), (shift, 1)):
-        jitted = fusing(program, {"minimum": 1})
-        assert torch.equal(jitted(x), program(x))
-        (use,) = tj.explain(jitted).regions
-        assert use.kernel.fused.source.count("torch.ops.aten.clone.default(") == copies
+    jitted = fusing(masked, {"minimum": 1})
+    assert torch.equal(jitted(x), masked(x))
+    (use,) = tj.explain(jitted).regions
+    assert "torch.ops.aten.clone.default(" not in use.kernel.fused.source
 
 
 def _diagonals(a: torch.Tensor, b: torch.Tensor) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "declared_call",
     "extern_call",
     "laid_out_call",
+    "new_value_call",
     "stands_for",
 ]
 
@@ -63,6 +64,19 @@ def extern_call(operator: Any) -> Callable[..., Any]:
     images = torch.Tag.flexible_layout in operator.tags
     extern.stands_for = CONVOLUTION if images else BMM  # type: ignore[attr-defined]
     return _lowered(extern, "extern_" + operator.name().replace("::", "_"), operator)
+
+
+@functools.cache
+def new_value_call(operator: Any) -> Callable[..., Any]:
+    """``operator``, which returns a value with another part, for graphs: never a write in place."""
+    from tj_inductor.adapter.names import lowerings
+
+    def new_value(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(x, torch.Tensor) for x in args):
+            return operator(*args, **kwargs)
+        return lowerings[operator](*args, **kwargs)
+
+    return _lowered(new_value, "new_value_" + operator.name().replace("::", "_"), operator)
 
 
 def stands_for(node: torch.fx.Node) -> Any:

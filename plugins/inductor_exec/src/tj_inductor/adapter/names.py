@@ -138,6 +138,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._inductor.lowering": {
         "fallback_handler": ("have an operator called as it is", ONEDNN, READS),
+        "lowerings": ("have a new value beside the old one", READS),
     },
     "torch._inductor.runtime.runtime_utils": {
         "cache_dir": ("find Inductor's folder of built files", FOUND_AGAIN),

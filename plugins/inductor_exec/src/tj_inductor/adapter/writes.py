@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tj_core.extend import strides_overlap
 
-from tj_inductor.adapter.calls import extern_call
+from tj_inductor.adapter.calls import extern_call, new_value_call
 from tj_inductor.adapter.copies import copied, value_of
 from tj_inductor.adapter.features import need
 from tj_inductor.adapter.names import READS
@@ -72,6 +72,10 @@ def read_before(graph: torch.fx.GraphModule) -> None:
             continue
         _separate(node)
         written = copied(node.args[0])
+        if _is_cheap_anew(node) and _is_read_late(node.args[1], node):
+            need([READS])
+            node.target = new_value_call(node.target)
+            continue
         with graph.graph.inserting_before(node):
 
             def before(x: torch.fx.Node, write: torch.fx.Node = node) -> torch.fx.Node:
@@ -85,6 +89,21 @@ def read_before(graph: torch.fx.GraphModule) -> None:
             first, second, *others = node.args
             second = torch.fx.node.map_arg(second, known if node.target in PUTS else before)
             node.args = (first, second, *torch.fx.node.map_arg(others, before))
+
+
+ANEW = (torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default)
+"""Operators for whose whole results Inductor has a formula of each element."""
+
+FEW = 4
+"""Elements of a value, to those of the written part, up to which it is computed anew."""
+
+
+def _is_cheap_anew(node: torch.fx.Node) -> bool:
+    """Test for a write to a large part of a value: one loop for all, and no copies before it."""
+    if node.target not in ANEW:
+        return False
+    old, new = (x.meta["val"].numel() for x in node.args[:2])  # type: ignore[union-attr]
+    return isinstance(old, int) and isinstance(new, int) and old <= FEW * new
 
 
 def _is_read_late(argument: torch.fx.Node, write: torch.fx.Node) -> bool:
