@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import shutil
+from pathlib import Path
+from typing import Any
 
+import pytest
 import tj_core as tj
 import torch
 from tj_inductor.adapter import names, turns
 from tj_inductor.adapter.replacing import Replacement
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_no_function_is_traced_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,3 +62,18 @@ def test_a_method_of_the_base_class_is_replaced_and_given_back(
         assert Derived.run_node is not Base.run_node
         assert Derived().run_node(3) == 3
     assert "run_node" not in vars(Derived)
+
+
+@pytest.mark.skipif(shutil.which("nice") is None, reason="there is no program `nice`")
+@pytest.mark.parametrize("behind", [True, False])
+def test_compilers_run_after_calls(
+    behind: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(turns, "is_beside", lambda: behind)
+    compiler = "sh -c 'nice > priority'"
+    with turns.in_turns():
+        names.cpp_builder.run_compile_cmd(compiler, str(tmp_path))
+    lower = int(Path(tmp_path, "priority").read_text()) - os.nice(0)
+    assert lower == (turns.LOWER if behind else 0)
+    names.cpp_builder.run_compile_cmd(compiler, str(tmp_path))
+    assert int(Path(tmp_path, "priority").read_text()) == os.nice(0)

@@ -71,7 +71,7 @@ class Pipeline:
     that stage. ``later`` is called for programs that are compiled at their first use: with the
     seconds, and the counts of regions. ``finished`` are the programs that are kept on disk.
     ``notice`` looks at each acquired trace, and may warn of missing plugins. ``progress`` shows on
-    a terminal which pass runs. With ``beside``, regions are compiled behind the program; with
+    a terminal which pass runs; ``give_way``: see `Beside`. With ``beside``, regions are compiled behind the program; with
     ``begins``, they may be finished while the backward is made. ``complete``: see `PassContext`.
     """
 
@@ -89,6 +89,7 @@ class Pipeline:
     finished: KeptPrograms | None = field(default=None, compare=False)
     notice: Callable[[Trace], None] = field(default=lambda trace: None, compare=False)
     progress: Progress = field(default_factory=lambda: Progress(False), compare=False)
+    give_way: Callable[[], None] = field(default=lambda: None, compare=False)
     lock: Any = field(default_factory=threading.RLock, compare=False)
     beside: Beside | None = field(default=None, compare=False)
     begins: bool = field(default=True, compare=False)
@@ -172,6 +173,11 @@ class Pipeline:
         """The context manager around a pass of tj's own: see `own_pass`."""
         return own_pass(name, strict=self.strict)
 
+    def begin(self, name: str) -> None:
+        """Note that the pass ``name`` begins."""
+        self.give_way()
+        self.progress.step(name)
+
     def reads(self, tag: str) -> bool:
         """Test if a transform reads the tag ``tag``."""
         return any(tag in ranked.transform.reads for ranked in self.transforms)
@@ -217,7 +223,7 @@ class _Run:
         With ``wait``, its regions are compiled behind the program.
         """
         p = pipeline
-        steps = Steps([trace], reached, p.expand, p.tags, p.check, p.strict, begin=p.progress.step)
+        steps = Steps([trace], reached, p.expand, p.tags, p.check, p.strict, begin=p.begin)
         compiler = p.regions or FusedRegions(p.tags, p.strict)
         how = not p.dce, chosen, wait, p.begins
         claimed = ClaimedProgram(steps, p.executors, p.tables, compiler, *how)

@@ -226,6 +226,7 @@ class Session:
             regions=self.regions,
             finished=self.finished,
             progress=self.progress,
+            give_way=self.beside.give_way,
             notice=notice,
         )
 

@@ -8,6 +8,7 @@ a minute where none is built.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -376,3 +377,9 @@ def turns() -> None:
     with mock.patch.object(adapter_turns, "give_way", give_way):
         compiling.compiled(graph, fakes, mode, {0: None}, backward=False)
     assert len(kinds) == 2, f"only these give way: {kinds}"
+    if shutil.which("nice") is not None:
+        from tj_inductor.adapter.names import cpp_builder
+
+        compiler = f"sh -c 'test $(nice) -gt {os.nice(0)}'"
+        with mock.patch.object(adapter_turns, "is_beside", lambda: True), adapter_turns.in_turns():
+            cpp_builder.run_compile_cmd(compiler, os.getcwd())

@@ -57,7 +57,7 @@ from tj_torch.ops.sizes.program import is_dense, is_sized, known_sizes, row_majo
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, plain
 from tj_torch.ops.values.convert import State, constant, subclass_of, to_core, value_proxy
 from tj_torch.runtime import thread_state
-from tj_torch.runtime.beside import tracing_alone
+from tj_torch.runtime.beside import is_beside, tracing_alone
 from tj_torch.runtime.counters import versioned
 from tj_torch.runtime.forms import Form, form_of, keys
 from tj_torch.runtime.function import autograd_function
@@ -156,6 +156,7 @@ __all__ = [
     "gradients_of",
     "has_kernel",
     "instance",
+    "is_beside",
     "is_dense",
     "is_executed",
     "is_leaf",

@@ -168,7 +168,7 @@ FEATURES = (
     _feature(
         TURNS,
         "a compilation behind calls gives way to calls that are answered",
-        "calls beside Inductor's part of a compilation take longer",
+        "calls beside Inductor's part of a compilation, and beside compilers, take longer",
         "turns",
     ),
 )

@@ -26,6 +26,7 @@ from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.linking import link_flags
 from tj_inductor.adapter.names import FOUND_AGAIN
 from tj_inductor.adapter.settings import fingerprint
+from tj_inductor.adapter.turns import in_turns
 from tj_inductor.adapter.vectors import try_few
 
 __all__ = ["announce_data_pointers", "flags", "library"]
@@ -81,8 +82,9 @@ def library(source: str) -> Any:
     if found is not None:
         return found
     try_few()
-    made = CppPythonBindingsCodeCache.load_async(source, submit_fn=None, extra_flags=flags())
-    module = made() if callable(made) else made
+    with in_turns():
+        made = CppPythonBindingsCodeCache.load_async(source, submit_fn=None, extra_flags=flags())
+        module = made() if callable(made) else made
     if record is not None:
         with contextlib.suppress(OSError, AttributeError, ValueError):  # then it is built again
             file = Path(module.__file__).relative_to(record.parent.parent).as_posix()

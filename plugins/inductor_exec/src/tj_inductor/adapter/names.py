@@ -68,6 +68,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "tracing": ("let Inductor find that context", REGIONS),
     },
     "torch._inductor": {
+        "cpp_builder": ("run compilers after calls", TURNS),
+        "cpp_builder._run_compile_cmd": ("run compilers after calls", TURNS),
         "cpu_vec_isa": ("know the processor's kinds of vectors", VECTORS),
         "config": ("set and read Inductor's settings", REGIONS),
         "config.patch": ("set them for one region", REGIONS),

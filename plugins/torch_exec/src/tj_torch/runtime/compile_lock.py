@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tj_core.extend import Beside
 
 from tj_torch.runtime.beside import beside
-from tj_torch.runtime.giving_way import answering
+from tj_torch.runtime.giving_way import answering, give_way
 from tj_torch.torch_private.ops import without_saved_tensor_hooks
 
 __all__ = ["BESIDE", "compile_lock"]
@@ -35,5 +35,5 @@ def _step() -> Iterator[None]:
         yield
 
 
-BESIDE = Beside(_step, answering)
+BESIDE = Beside(_step, answering, give_way)
 """Contexts for a thread that compiles kernels while the program runs without them."""
