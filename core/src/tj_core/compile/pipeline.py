@@ -71,8 +71,9 @@ class Pipeline:
     that stage. ``later`` is called for programs that are compiled at their first use: with the
     seconds, and the counts of regions. ``finished`` are the programs that are kept on disk.
     ``notice`` looks at each acquired trace, and may warn of missing plugins. ``progress`` shows on
-    a terminal which pass runs; ``give_way``: see `Beside`. With ``beside``, regions are compiled behind the program; with
-    ``begins``, they may be finished while the backward is made. ``complete``: see `PassContext`.
+    a terminal which pass runs; ``give_way``: see `Beside`. With ``beside``, regions are compiled
+    behind the program; with ``begins``, they may be finished while the backward is made.
+    ``complete``: see `PassContext`.
     """
 
     transforms: Sequence[Ranked]

@@ -24,8 +24,8 @@ class Beside:
 
     The thread that compiles enters ``step`` for each region, to hold the locks of a compilation in
     a call, and leaves it between regions, so that calls can compile meanwhile. A call that runs
-    while its kernels are compiled enters ``answering``. ``give_way`` is called before each pass over
-    a trace, and may wait for calls that are being answered if the thread compiles beside them.
+    while its kernels are compiled enters ``answering``. ``give_way`` is called before each pass
+    over a trace, and may wait for calls that are answered if the thread compiles beside them.
     """
 
     step: Enter = contextlib.nullcontext

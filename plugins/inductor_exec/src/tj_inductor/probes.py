@@ -381,5 +381,6 @@ def turns() -> None:
         from tj_inductor.adapter.names import cpp_builder
 
         compiler = f"sh -c 'test $(nice) -gt {os.nice(0)}'"
-        with mock.patch.object(adapter_turns, "is_beside", lambda: True), adapter_turns.in_turns():
+        behind = mock.patch.object(adapter_turns, "is_beside", return_value=True)
+        with behind, adapter_turns.in_turns():
             cpp_builder.run_compile_cmd(compiler, os.getcwd())
