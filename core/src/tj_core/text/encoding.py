@@ -8,9 +8,9 @@ read once. Nothing is unpickled.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tj_core.errors import ParseError
 from tj_core.ir.effects import Alias, Effects
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from tj_core.ir.runtime import RuntimeValues
 
 __all__ = ["NotPlainError", "decoded", "encoded"]
+
+
+T = TypeVar("T", bound="tuple[Any, ...]")
 
 
 class NotPlainError(Exception):
@@ -89,6 +92,8 @@ _CODES = {kind: kind.__name__ for kind in _RECORDS}
 _READ: dict[type, Callable[[Any], Any]] = {k: attrgetter(*names) for k, names in _RECORDS.items()}
 _KINDS = {code: kind for kind, code in _CODES.items()}
 _ONE = frozenset(kind for kind, names in _RECORDS.items() if len(names) == 1)
+_PLAIN = frozenset((str, int, type(None)))
+_TRUTHS = {truth: ("b", int(truth)) for truth in (False, True)}
 
 
 def encoded(
@@ -109,7 +114,8 @@ def encoded(
     """
     writer = _Writer(symbols, values, history)
     root = writer.tree(value)
-    return json.dumps([writer.rows, root], separators=(",", ":"))
+    # Trees have no cycles: rows refer to earlier ones.
+    return json.dumps([writer.rows, root], separators=(",", ":"), check_circular=False)
 
 
 def decoded(text: str, language: Notation, dim: Callable[[str], Dim] = SymDim) -> Any:
@@ -137,18 +143,20 @@ class _Writer:
         self.history = history
         self.rows: list[Any] = []
         self.places: dict[Any, int] = {}
-        self.known: dict[int, tuple[int]] = {}
+        self.known: dict[int, tuple[Any, ...]] = {}
         self.alive: list[Any] = []  # keeps the objects behind the ids in `known` from being freed
 
     def tree(self, value: Any) -> Any:
         """The JSON form of ``value`` in a row: a plain value, a tagged list or a reference."""
         kind = type(value)
-        if kind is str or kind is int or value is None:
+        if kind in _PLAIN:
             return value
-        if kind is tuple:
-            return ("t", *[self.tree(item) for item in value])
+        if kind is bool:
+            return _TRUTHS[value]
         if (found := self.known.get(id(value))) is not None:
             return found
+        if kind is tuple:
+            return self.kept(value, ("t", *self.trees(value)))
         if kind in _RECORDS:
             return self.kept(value, self.record(kind, value))
         if kind is TagSet:
@@ -156,8 +164,17 @@ class _Writer:
             return self.kept(value, self.row(("g", *tags)))
         return self.other(kind, value)
 
-    def kept(self, value: Any, found: tuple[int]) -> tuple[int]:
-        """Remember the reference ``found`` for later occurrences of the object ``value``."""
+    def trees(self, values: Iterable[Any]) -> list[Any]:
+        """The JSON forms of ``values``."""
+        # No call for a plain value: a program of a thousand calls has a hundred thousand.
+        tree, known = self.tree, self.known
+        return [
+            value if type(value) in _PLAIN else (known.get(id(value)) or tree(value))
+            for value in values
+        ]
+
+    def kept(self, value: Any, found: T) -> T:
+        """Remember the form ``found`` for later occurrences of the object ``value``."""
         self.known[id(value)] = found
         self.alive.append(value)
         return found
@@ -169,7 +186,7 @@ class _Writer:
             read = (*read[:-1], ())
         if kind is SubclassInfo and value.state is not None:
             raise NotPlainError(f"a tensor of {value.type}")
-        fields = (self.tree(read),) if kind in _ONE else [self.tree(item) for item in read]
+        fields = (self.tree(read),) if kind in _ONE else self.trees(read)
         return self.row((_CODES[kind], *fields))
 
     def row(self, row: tuple[Any, ...]) -> tuple[int]:
@@ -183,17 +200,15 @@ class _Writer:
 
         Numbers of other types have a tag, since ``1``, ``1.0`` and ``True`` are equal as keys.
         """
-        if kind is bool:
-            return ("b", int(value))
         # As text, which reads back to the same number: JSON has neither NaN nor complex numbers.
         if kind is float or kind is complex:
             return (kind.__name__, repr(value))
         if kind is list:
-            return ("l", *[self.tree(item) for item in value])
+            return ("l", *self.trees(value))
         if kind is dict and all(type(key) is str for key in value):
             return ("d", *[(key, self.tree(item)) for key, item in value.items()])
         if kind is slice:
-            return ("s", *map(self.tree, (value.start, value.stop, value.step)))
+            return ("s", *self.trees((value.start, value.stop, value.step)))
         if kind is Constant:
             return self.constant(value)
         if kind is SymDim and self.symbols is not None:
