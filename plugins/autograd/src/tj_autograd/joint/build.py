@@ -18,6 +18,7 @@ from tj_core.extend import (
     Context,
     Decline,
     Expand,
+    Expanded,
     Namer,
     NumberProxy,
     PassRecord,
@@ -90,7 +91,8 @@ class JointScope:
 
     ``context`` is the context of backward calls; ``cotangents`` maps a value's name to its gradient
     so far. ``number`` gives the value of a size symbol, read off a value that exists at the
-    differentiated call. ``expand`` is the table that expands calls.
+    differentiated call. ``expand`` is the table that expands calls. ``backwards`` has the backwards
+    of derivations by identity and results, so that equal calls share the body of one.
     """
 
     namer: Namer
@@ -99,6 +101,9 @@ class JointScope:
     cotangents: dict[str, TensorProxy]
     number: Callable[[str], NumberProxy]
     expand: RuleTable[Expand]
+    backwards: dict[tuple[int, tuple[int, ...]], tuple[Expanded, Expanded]] = field(
+        default_factory=dict
+    )
 
     def forward_name(self, call: BoundSymbol, i: int) -> str:
         """Name of output ``i`` of the forward of ``call``: its results, and then what it saves."""
@@ -217,10 +222,11 @@ class _Builder:
         context = Context.of(**off, grad=False).over(self.trace.context)
         self.editor = TraceEditor(self.trace, self.tags)
         self.segments = []
+        backwards: dict[Any, tuple[Expanded, Expanded]] = {}
         for _ in self.cut.outputs:
             known: dict[str, TensorProxy] = {}
             scope = JointScope(
-                self.editor.fresh, context, self.tags, known, self.number, self.expand
+                self.editor.fresh, context, self.tags, known, self.number, self.expand, backwards
             )
             self.segments.append(_Segment(scope, known))
         self.here = self.segments[0]

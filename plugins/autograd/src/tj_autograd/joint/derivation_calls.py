@@ -108,7 +108,11 @@ class _Calls:
         made: tuple[BoundSymbol, ...] = ()
         named: dict[str, Any] = {formal_input(i): p for i, p in enumerate(given)}
         if kept:
-            call = self.bound(_only(facts, kept), given, kept)
+            key = id(facts), tuple(kept)
+            known = self.scope.backwards
+            if key not in known:  # with the facts, whose identity must not become another's
+                known[key] = facts, _only(facts, kept)
+            call = self.bound(known[key][1], given, kept)
             made = (call,)
             named |= zip((results[i].name for i in kept), call.flat_outs, strict=True)
         return made, [named[r.name] for r in results]
