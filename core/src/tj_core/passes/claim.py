@@ -87,6 +87,9 @@ class _Taker:
 
 _Key: TypeAlias = "tuple[int, Context, tuple[TagSet, ...], tuple[str, ...]]"
 
+_Answer: TypeAlias = "tuple[_Taker | None, tuple[tuple[str, str], ...]]"
+"""The executor that takes a call, and those that declined before, with reasons."""
+
 
 @dataclass
 class _Walk:
@@ -96,6 +99,7 @@ class _Walk:
     that have a claim for a part and declined. ``fused`` has the executor and the path of each call
     that is to stand in a region, by label; ``single`` the calls, by executor and path, that the
     executor must not fuse, nor their parts, with the reason.
+    ``asked`` caches executors' answers for parts of bodies, by the key and the place of each.
     ``states`` are the states of the claims for calls of this program, and ``planned`` is the plan
     of its regions as claimed last.
     ``numbers`` are the numbers computed so far, by type and expression over symbols.
@@ -112,6 +116,7 @@ class _Walk:
     implementations: dict[Symbol, Callable[..., Any]] = field(default_factory=dict)
     wanted: dict[_Key, bool] = field(default_factory=dict)
     reasons: dict[_Key, dict[str, str]] = field(default_factory=dict)
+    asked: dict[tuple[_Key, int, bool], _Answer] = field(default_factory=dict)
     subprograms: dict[tuple[int, bool], tuple[Trace, Trace]] = field(default_factory=dict)
     hosted: set[Symbol] = field(default_factory=set)
     fused: dict[str, tuple[str, Path]] = field(default_factory=dict)
@@ -180,6 +185,7 @@ class _Walk:
                 editor=editor,
                 wanted={},
                 reasons={},
+                asked={},
                 fused={},
                 single={},
                 states={},
@@ -190,13 +196,16 @@ class _Walk:
             self.subprograms[key] = program, walk.editor.done()
         return self.subprograms[key][1]
 
-    def call(self, call: BoundSymbol, depth: int) -> None:
-        """Claim ``call``, or replace it by an earlier number of the same expression."""
+    def call(self, call: BoundSymbol, depth: int, within: tuple[_Key, int] | None = None) -> None:
+        """Claim ``call``, or replace it by an earlier number of the same expression.
+
+        ``within``: see `ask`.
+        """
         if (known := self.known_number(call)) is not None:
             self.editor.substitute(call.flat_outs[0], known, call.source)
             self.changes.append(Change(call.label, "core", f"{known.name} is that number"))
             return
-        self.placed(call, depth)
+        self.placed(call, depth, within)
         self.remember(call.flat_outs)
         self.written |= any(
             requires_grad(after) and not requires_grad(call.flat_args[index])
@@ -222,11 +231,12 @@ class _Walk:
             return None
         return self.numbers.get((out.kind, out.expr))
 
-    def placed(self, call: BoundSymbol, depth: int) -> None:
+    def placed(self, call: BoundSymbol, depth: int, within: tuple[_Key, int] | None) -> None:
         """Keep ``call`` as its executor's, or else the claimed calls of its body."""
         if call.executor is not None:
             return self.editor.append(self.owned(call, depth))
-        taker, declined = self.ask(call)
+        alone = self.single and any(self.why_single(e.name) for e in self.executors)
+        taker, declined = self.ask(call, None if alone else within)
         if taker is not None:
             take = self.fuse if taker.fuses else self.take
             return self.editor.append(take(call, taker.executor, declined, depth))
@@ -250,7 +260,24 @@ class _Walk:
             return self.descend(call, declined, depth)
         raise _unclaimed(call, declined)
 
-    def ask(self, call: BoundSymbol) -> tuple[_Taker | None, tuple[tuple[str, str], ...]]:
+    def ask(self, call: BoundSymbol, within: tuple[_Key, int] | None = None) -> _Answer:
+        """The executor that takes ``call``, which is the part of a body at ``within``.
+
+        Calls share bodies: the answer for a part is that for the same part elsewhere, except for
+        reasons that name its values.
+        """
+        if within is None:
+            return self.answer(call)
+        key = (*within, self.written)
+        answer = self.asked.get(key)
+        if answer is None:
+            answer = self.answer(call)
+            names = [p.name for p in (*call.flat_args, *call.flat_outs)]
+            if not any(name in reason for _, reason in answer[1] for name in names):
+                self.asked[key] = answer
+        return answer
+
+    def answer(self, call: BoundSymbol) -> _Answer:
         declined: list[tuple[str, str]] = []
         for executor in self.executors:
             reason = self.check(executor, call)
@@ -433,10 +460,11 @@ class _Walk:
     ) -> None:
         self.note(call, None, declined, depth)
         inlined, start = self.editor.inlined(call), len(self.editor.calls)
-        path = self.path
+        path, key = self.path, self.key(call)
         for place, part in enumerate(inlined.calls):
             self.path = (*path, place)
-            self.call(self.editor.moved(part), depth + 1)
+            moved = self.editor.moved(part)
+            self.call(moved, depth + 1, (key, place) if moved is part else None)
         self.path = path
         self.editor.stands_for(call, start, inlined.values)
 
