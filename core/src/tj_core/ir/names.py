@@ -66,6 +66,8 @@ class Namer:
 
 def _identifier(wish: str) -> str:
     """``wish`` as an identifier: NFKC-normalised, as Python does; other characters replaced."""
+    if wish.isascii() and wish.isidentifier() and not keyword.iskeyword(wish):
+        return wish  # as nearly all are: passes ask for thousands
     base = re.sub(r"\W", "_", unicodedata.normalize("NFKC", wish))
     if not f"v{base}".isidentifier():
         base = "".join(c if f"v{c}".isidentifier() else "_" for c in base)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tj_core.extend import (
     BoundSymbol,
     Executor,
     PassContext,
+    Proxy,
     RuleTable,
+    leaves,
     makes_views,
 )
 from tj_core.internal import state_keepers
@@ -33,7 +36,8 @@ class Costs:
     """Costs of calls: from ``executors``, asked in order, else from PyTorch's operators.
 
     ``known`` is the rule table `recompute`, ``repeatable`` the one of that name. ``asked`` caches
-    answers by question and call, since several ways to split a program ask the same.
+    answers by question and call, since several ways to split a program ask the same; ``alike``
+    those for calls that differ in names alone.
     """
 
     executors: Sequence[Executor]
@@ -42,6 +46,7 @@ class Costs:
     asked: dict[tuple[str, int], tuple[BoundSymbol, bool]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    alike: dict[tuple[Any, ...], bool] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, context: PassContext) -> Costs:
@@ -96,7 +101,13 @@ class Costs:
     def _once(self, question: str, call: BoundSymbol, ask: Callable[[BoundSymbol], bool]) -> bool:
         key = question, id(call)  # the call is kept, so that nothing else gets its identity
         if key not in self.asked:
-            self.asked[key] = call, ask(call)
+            facts = _facts(call)
+            answer = None if facts is None else self.alike.get((question, *facts))
+            if answer is None:
+                answer = ask(call)
+                if facts is not None:
+                    self.alike[(question, *facts)] = answer
+            self.asked[key] = call, answer
         return self.asked[key][1]
 
     def _fuses(self, call: BoundSymbol) -> bool:
@@ -123,6 +134,19 @@ class Costs:
     def _first(self, call: BoundSymbol) -> Executor | None:
         asked = (e for e in self.executors if self._fused_by(e, call) or e.claimed(call))
         return next(asked, None)
+
+
+def _facts(call: BoundSymbol) -> tuple[Any, ...] | None:
+    """Facts that are equal for calls that differ in names alone: equal layers share bodies.
+
+    None for a call without a body, or with constants that are not compared.
+    """
+    if call.body is None or call.subprograms or call.unnamed:
+        return None
+    given = [x for x in leaves((call.args, call.kwargs)) if not isinstance(x, Proxy)]
+    tags = [p.tags for p in (*call.flat_args, *call.flat_outs)]
+    facts = call.symbol, call.context, call.executor, call.tags
+    return id(call.body), *facts, *tags, repr(given)
 
 
 SMALLER = 4
