@@ -274,6 +274,27 @@ def test_a_shared_body_is_asked_once():
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_parts_that_an_executor_takes_are_asked_for_once(named):
+    """Except where the reasons of those before name a value of the part."""
+    asked = []
+
+    def check(c):
+        asked.append(c.label)
+        return Decline(f"{c.label} is odd" if named else "odd")
+
+    first = made("axpy", X, X, X, out="first")
+    others = tuple(
+        first.map_proxies(lambda p, i=i: p if p is X else vector(f"other{i}", 2)) for i in range(5)
+    )
+    program = Trace((X,), (first, *others), (), language=EMPTY_LANGUAGE)
+    done = claimed(program, executor("a", "num.mul", check=check), executor("b", "num.mul"), PYTHON)
+    assert [r.executor for r in done.records] == [None, "b", "python"] * 6
+    reasons = [dict(r.declined)["a"] for r in done.records if r.executor == "b"]
+    assert len({*reasons}) == (6 if named else 1)
+    assert len(asked) == (7 if named else 2)  # and once if anybody wants a part
+
+
 def test_parts_are_asked_with_the_tags_that_they_will_have():
     """An argument's tags are on the body's value for it, a call's on the calls of its body."""
 

@@ -267,3 +267,17 @@ def test_a_kernel_that_the_program_spells_out() -> None:
         return F.conv1d(x, kernel, padding=1) * kernel.sum()
 
     same(f, torch.randn(2, 1, 6, requires_grad=True))
+
+
+def test_backwards_of_equal_layers_share_a_body() -> None:
+    w = torch.randn(3, 3, requires_grad=True)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = F.layer_norm(x @ w, (3,))
+        return x
+
+    backward = calls(same(f, X), backward=True)
+    norms = [c.body for c in backward if "layer_norm" in c.symbol.name]
+    assert len(norms) == 4
+    assert len({*map(id, norms)}) == 1
