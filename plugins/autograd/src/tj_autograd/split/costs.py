@@ -102,11 +102,12 @@ class Costs:
         key = question, id(call)  # the call is kept, so that nothing else gets its identity
         if key not in self.asked:
             facts = _facts(call)
-            answer = None if facts is None else self.alike.get((question, *facts))
+            alike = None if facts is None else (question, *facts)
+            answer = None if alike is None else self.alike.get(alike)
             if answer is None:
                 answer = ask(call)
-                if facts is not None:
-                    self.alike[(question, *facts)] = answer
+                if alike is not None:
+                    self.alike[alike] = answer
             self.asked[key] = call, answer
         return self.asked[key][1]
 
