@@ -17,6 +17,7 @@ __all__ = [
     "flatten",
     "is_wrapper",
     "is_wrapper_class",
+    "kinds_in",
     "read_tensors",
     "unflatten",
     "waited",
@@ -62,6 +63,16 @@ def dense_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         # `__tensor_flatten__` may name attributes that are no tensors, such as a device mesh.
         if isinstance(part, torch.Tensor):
             yield from dense_tensors(part)
+
+
+def kinds_in(values: Iterable[Any]) -> frozenset[type]:
+    """The classes of wrappers among ``values``, and of those inside of them."""
+    found: set[type] = set()
+    for value in values:
+        if isinstance(value, torch.Tensor) and is_wrapper(value):
+            names, _ = value.__tensor_flatten__()  # type: ignore[attr-defined]
+            found |= {type(value), *kinds_in(getattr(value, name) for name in names)}
+    return frozenset(found)
 
 
 def waited(value: Any) -> Any:

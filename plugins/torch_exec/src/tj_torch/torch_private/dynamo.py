@@ -62,7 +62,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "types": ("answer PyTorch's hook",),
         "utils": ("see the calls that a graph gets", "errors of data", "sizes that are mapped",
-                  "casts of other threads", "undecided numbers", "numbers of globals"),
+                  "casts of other threads", "undecided numbers", "numbers of globals",
+                  "writes before handlers"),
     },
     "torch._dynamo.decorators": {"mark_dynamic": ("mark sizes of exported programs",)},
     "torch._dynamo.eval_frame": {
@@ -226,6 +227,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ExceptionVariable": ("replace the texts of exceptions", "exceptions",
                               "delayed texts"),
         "GetAttrVariable": ("know a method that is called by hand", "contexts entered by hand"),
+        "NewGlobalVariable": ("know a global that is written", "writes before handlers"),
         "RandomVariable": ("know a random.Random", "random numbers of Python"),
         "StringFormatVariable": ("know a text that is formatted later", "delayed texts"),
         "SuperVariable": (

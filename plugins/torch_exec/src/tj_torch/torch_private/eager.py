@@ -83,6 +83,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "_FunctionBase._raw_saved_tensors": ("know what a Function saves", OPERATORS),
         "_VariableFunctions": ("know functions that PyTorch generates", OPERATORS),
         "_disabled_torch_function_impl": ("know subclasses without functions", OPERATORS),
+        "_dispatch_dump": ("know where the kernels of operators are", OPERATORS),
         "_dispatch_get_all_op_names": ("list operators", OPERATORS),
         "_dispatch_has_kernel_for_dispatch_key": ("know kernels of autocast", OPERATORS),
         "_dispatch_key_parse": ("know a dispatch key by its name", FORMS),
@@ -146,6 +147,9 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._functorch.pyfunctorch": {
         "temporarily_clear_interpreter_stack": ("take gradients outside of levels", GRADIENTS),
+    },
+    "torch._library.custom_ops": {
+        "_maybe_get_opdef": ("know the kernels of custom operators", OPERATORS),
     },
     "torch._ops": {
         "HigherOrderOperator": ("know operators that take functions", OPERATORS),

@@ -15,6 +15,7 @@ from tj_torch.torch_private.eager import (
     DispatchKey,
     StopRecomputation,
     TransformType,
+    _dispatch_dump,
     _dispatch_get_all_op_names,
     _dispatch_tls_is_dispatch_key_excluded,
     _dispatch_tls_local_exclude_set,
@@ -25,6 +26,7 @@ from tj_torch.torch_private.eager import (
     _get_current_graph_task_keep_graph,
     _grad_decrement_nesting,
     _jvp_decrement_nesting,
+    _maybe_get_opdef,
     _pop_mode,
     _push_mode,
     _saved_tensors_hooks_disable,
@@ -98,6 +100,7 @@ __all__ = [
     "attention_backends",
     "backward_keeps_graph",
     "below_functionalization",
+    "custom_kernels_of",
     "disabled_hooks_message",
     "dispatch_key",
     "dispatch_keys",
@@ -128,6 +131,7 @@ __all__ = [
     "pop_function_mode",
     "push_function_mode",
     "pytree",
+    "registrations_of",
     "saved_tensors_are_hooked",
     "schemas",
     "sdpa_kernel",
@@ -243,6 +247,17 @@ def operator_names(library: str) -> list[str]:
     """The names of a library's operators, without their overloads."""
     names = (name.partition(".")[0] for name in _dispatch_get_all_op_names())
     return sorted({n.removeprefix(f"{library}::") for n in names if n.startswith(f"{library}::")})
+
+
+def custom_kernels_of(operator: OpOverload) -> tuple[Any, ...] | None:
+    """The functions of an operator of `torch.library.custom_op`; None for any other."""
+    defined = _maybe_get_opdef(operator)
+    return None if defined is None else (defined._init_fn, *defined._backend_fns.values())
+
+
+def registrations_of(operator: OpOverload) -> str:
+    """PyTorch's list of an operator's kernels, with the places where they were registered."""
+    return str(_dispatch_dump(operator.name()))
 
 
 # ---------------------------------------------------------------------------- autograd

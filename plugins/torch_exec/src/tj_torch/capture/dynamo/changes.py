@@ -11,15 +11,19 @@ from tj_torch.torch_private.replacement import replace
 if TYPE_CHECKING:
     from tj_torch.capture.dynamo.observations import Observations
 
-__all__ = ["changes_objects", "has_changed", "noting_changes"]
+__all__ = ["changes_objects", "has_changed", "is_new", "noting_changes"]
+
+
+def is_new(variable: Any) -> bool:
+    """Test for an object or a container that the program has made."""
+    from tj_torch.torch_private.dynamo import AttributeMutationNew, ValueMutationNew
+
+    return isinstance(variable.mutation_type, (AttributeMutationNew, ValueMutationNew))
 
 
 def has_changed(effects: Any) -> bool:
     """Test if the program has changed an object that it did not make."""
-    from tj_torch.torch_private.dynamo import AttributeMutationNew, ValueMutationNew
-
-    new = (AttributeMutationNew, ValueMutationNew)
-    known = (v for v in effects.id_to_variable.values() if not isinstance(v.mutation_type, new))
+    known = (v for v in effects.id_to_variable.values() if not is_new(v))
     return bool(effects.tensor_hooks) or any(map(effects.is_modified, known))
 
 

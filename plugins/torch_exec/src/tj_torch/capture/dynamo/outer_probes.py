@@ -14,6 +14,7 @@ __all__ = [
     "refused",
     "regions",
     "returned",
+    "seen_writes",
     "sets",
     "texts",
     "undecided",
@@ -165,6 +166,21 @@ def f(x):
     return f"{x}", "{}".format(c), x.add_(1)
 """,
     "f(x)", "f(x)",
+)  # fmt: skip
+
+seen_writes = equal_to_eager(
+    """
+k = 1
+@torch.library.custom_op("tj_probe::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor: return x * k
+scaled.register_fake(torch.empty_like)
+x = torch.ones(2)
+def f(x):
+    global k
+    k = 2
+    return scaled(x)
+""",
+    "f(x)", "setattr(f, 'n', f.__globals__.update(k=1))", "f(x)",
 )  # fmt: skip
 
 regions = equal_to_eager(

@@ -7,9 +7,10 @@ from tj_torch.capture.dynamo import (
     growing_lists,
     numpy_types,
     outer_probes,
+    pending_writes,
     strided_outs,
 )
-from tj_torch.capture.dynamo.class_features import unnoticed
+from tj_torch.capture.dynamo.class_features import names, unnoticed
 from tj_torch.torch_private.features import Correction, Needs
 
 __all__ = ["VALUES"]
@@ -35,6 +36,13 @@ VALUES: tuple[Correction, ...] = (
         "each length of such a list is compiled for",
         apply=growing_lists.correct,
         needs=Needs(),
+    ),
+    Correction.of(
+        "writes before handlers",
+        "a handler of a tensor subclass sees what the program has written before",
+        unnoticed(pending_writes.leave_unseen_writes),
+        Needs(names("STORE_ATTR STORE_GLOBAL STORE_DEREF STORE_SUBSCR DELETE_SUBSCR")),
+        outer_probes.seen_writes,
     ),
     Correction(
         "strided results",

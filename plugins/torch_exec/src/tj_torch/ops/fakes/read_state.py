@@ -2,153 +2,262 @@
 
 from __future__ import annotations
 
-import enum
+import os
+import re
+import secrets
+import sys
+import threading
+import time
 import types
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from tj_torch.ops.fakes.places import is_users
-from tj_torch.ops.fakes.user_state import functions_of, is_hidden, names_of
-from tj_torch.torch_private.runtime import OpOverload
+from tj_torch.ops.fakes.read_places import CONTAINERS, PLAIN, Read, elements_of, kept
+from tj_torch.ops.fakes.user_state import functions_of, is_hidden, names_of, texts_of
 
-__all__ = ["Read", "reads"]
+__all__ = ["Reads", "reads", "reads_of"]
 
-_PLAIN = (int, float, complex, bool, str, bytes, enum.Enum, torch.dtype, torch.device, type(None))
-_NUMBERS = (int, float, complex)
-_CONTAINERS = (list, dict, set, deque, tuple, frozenset)
-_COMPARED = (*_PLAIN, types.FunctionType, types.BuiltinFunctionType, type, OpOverload)
-"""Types of elements for which ``==`` is Python's own."""
 _DEPTH = 4
 """Depth of attributes to which objects are searched."""
 
+_CELL = "{owner}.cell_contents"
+_OF_DICT = "{{owner}}.get({0!r}, {{owner}})"
+_OF_CLASS = "{{owner}}.__dict__.get({0!r}, {{owner}})"
+_OF_SLOT = "getattr({{owner}}, {0!r}, {{owner}})"
+
+_DESCRIPTORS = (property, classmethod, staticmethod)
+_SILENT = frozenset(("__init__", "__new__", "__repr__", "__str__", "__init_subclass__"))
+"""Methods of other objects that handlers do not call by an operator."""
+
+_ENVIRONMENT = frozenset(("environ", "getenv", "environb", "getenvb"))
+
+_OF_PROCESS: Mapping[str, Callable[[], Any]] = {
+    "argv": lambda: [*sys.argv],
+    "current_thread": lambda: threading.current_thread().name,
+    "get_ident": threading.get_ident,
+    "getcwd": os.getcwd,
+    "getpid": os.getpid,
+}
+"""What Python tells of the process and of the thread, by the names that ask for it."""
+
+_ANEW: Mapping[str, Set[str]] = {
+    "time": {n for n in vars(time) if re.fullmatch("(time|monotonic|.*_counter|.*s_time)(_ns)?", n)}
+    | {"clock_gettime", "clock_gettime_ns", "ctime", "gmtime", "localtime", "strftime"},
+    "datetime": {"now", "today", "utcnow"},
+    "os": {"urandom", "times"},
+    "uuid": {"uuid1", "uuid4"},
+    "secrets": {*secrets.__all__},
+}
+"""Functions of Python's modules, and methods of their classes, that answer anew in each call."""
+
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """A value or a container that a handler reads, by ``term`` over ``owner``."""
+class Reads:
+    """What functions read: ``values``, and of any object the attributes ``names``.
 
-    label: str
-    term: str
-    owner: Any
-    value: Any
+    ``anew`` are functions of Python that they call, and that answer anew in each call.
+    """
 
-    @property
-    def same(self) -> Callable[[Any, Any], bool]:
-        """Test if another value is the same as this."""
-        elements = _elements(self.value) if isinstance(self.value, _CONTAINERS) else (self.value,)
-        # 0.0 == -0.0, and 1 == True.
-        return same_text if any(isinstance(e, _NUMBERS) for e in elements) else same
-
-    @property
-    def text(self) -> str:
-        """The condition in words; one that compares with a number counts for recompilations."""
-        shown = "" if isinstance(self.value, types.FunctionType) else repr(self.value)
-        return f"{self.label} == {shown}" if 0 < len(shown) <= 80 else f"{self.label} is unchanged"
-
-    @property
-    def key(self) -> Any:
-        """The value in a form to be hashed."""
-        return (self.label, type(self.value), repr(self.value))
+    values: tuple[Read, ...]
+    names: frozenset[str]
+    anew: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Search:
     found: dict[Any, Read] = field(default_factory=dict)
     seen: dict[int, Any] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+    anew: set[str] = field(default_factory=set)
 
     def kind(self, kind: type) -> None:
-        """Search a class and its bases: numbers and the like, and what the methods read."""
-        for base in kind.__mro__:
-            if not is_users(base.__module__):
-                continue
-            for name, member in list(vars(base).items()):
+        """Search a class and its bases: its values, and what its methods read."""
+        bases = [base for base in kind.__mro__ if is_users(base.__module__)]
+        for base in bases:
+            for member in list(vars(base).values()):
                 for function in functions_of(member):
                     self.function(function)
-                if not is_hidden(name):
+        for base in bases:
+            for name, member in list(vars(base).items()):
+                is_function = isinstance(member, (types.FunctionType, *_DESCRIPTORS))
+                if not is_hidden(name) and not is_function:  # methods have guards
                     label = f"{base.__qualname__}.{name}"
-                    self.value(member, label, f"{{owner}}.get({name!r})", vars(base), frozenset())
+                    self.value(member, label, _OF_CLASS.format(name), base, name, self.names)
 
     def function(self, function: Any) -> None:
-        """Search the globals and the closure of a user's function."""
+        """Search the globals, the closure and the defaults of a user's function."""
         known = not isinstance(function, types.FunctionType) or id(function) in self.seen
         if known or not is_users(function.__module__):
             return
         self.seen[id(function)] = function
         names, space = names_of(function), function.__globals__
+        self.names |= names
+        if not names.isdisjoint(("getattr", "hasattr")):
+            self.asked |= texts_of(function)
+            names |= texts_of(function)
         for name in sorted(names & space.keys()):
-            self.value(space[name], name, f"{{owner}}.get({name!r})", space, names)
+            self.value(space[name], name, _OF_DICT.format(name), space, name, names)
+            self.anew |= _anew(space[name], names)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         for name, cell in cells:
             if cell != types.CellType():
-                self.value(cell.cell_contents, name, "{owner}.cell_contents", cell, names)
+                self.value(cell.cell_contents, name, _CELL, cell, None, names)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            if not isinstance(default, PLAIN):
+                label = f"a default of {function.__qualname__}"
+                self.value(default, label, _CELL, types.CellType(default), None, names)
+        self.process(names)
+
+    def process(self, names: Set[str]) -> None:
+        """Note what functions of Python that are called by ``names`` read."""
+        if not names.isdisjoint(_ENVIRONMENT):
+            held = os.environ._data  # type: ignore[attr-defined]
+            self.note("os.environ", "{owner}", held, None, kept(held))
+        for name in sorted(names & _OF_PROCESS.keys()):
+            asked = _OF_PROCESS[name]
+            self.note(name, "{owner}()", asked, None, kept(asked()))
 
     def value(
-        self, value: Any, label: str, term: str, owner: Any, names: frozenset[str], depth: int = 0
+        self,
+        value: Any,
+        label: str,
+        term: str,
+        owner: Any,
+        name: str | None,
+        names: Set[str],
+        depth: int = 0,
     ) -> None:
-        """Note ``value`` if it is plain, or search the attributes of it that ``names`` have."""
-        if isinstance(value, _PLAIN):
-            self.note(label, term, owner, value)
-        elif isinstance(value, types.FunctionType):
-            if is_users(value.__module__):
-                self.note(label, term, owner, value)
-                self.function(value)
-        elif isinstance(value, _CONTAINERS):
-            if all(isinstance(element, _COMPARED) for element in _elements(value)):
-                self.note(label, term, owner, value.copy() if hasattr(value, "copy") else value)
-        elif depth < _DEPTH:
-            self.attributes(value, label, names, depth)
+        """Note ``value``, and search the attributes of it that ``names`` have."""
+        if value is owner or isinstance(value, PLAIN):
+            self.note(label, term, owner, name, value)
+        elif isinstance(value, (types.FunctionType, *_DESCRIPTORS)):
+            functions = [f for f in functions_of(value) if isinstance(f, types.FunctionType)]
+            if any(is_users(function.__module__) for function in functions):
+                self.note(label, term, owner, name, kept(value))
+            for function in functions:
+                self.function(function)
+        elif isinstance(value, CONTAINERS):
+            self.note(label, term, owner, name, kept(value))
+            for element in elements_of(value):
+                self.function(element)
+        elif isinstance(value, ContextVar):
+            held = value.get(value)
+            self.value(held, label, "{owner}.get({owner})", value, None, names, depth + 1)
+        elif _is_looked_at(value):
+            self.note(label, term, owner, name, kept(value))
+            if depth < _DEPTH and not isinstance(value, torch.Tensor):
+                self.attributes(value, label, names, depth + 1)
 
-    def attributes(self, value: Any, label: str, names: frozenset[str], depth: int) -> None:
+    def attributes(self, value: Any, label: str, names: Set[str], depth: int) -> None:
         """Search the attributes and methods of ``value`` that ``names`` have."""
-        for held in _held(value):
-            for name in sorted(names & held.keys()):
-                inner = f"{{owner}}.get({name!r})"
-                self.value(held[name], f"{label}.{name}", inner, held, names, depth + 1)
-        if not isinstance(value, type):
-            for base in type(value).__mro__:
-                for name in names & vars(base).keys():
-                    for function in functions_of(vars(base)[name]):
-                        self.function(function)
+        if isinstance(value, type):
+            self.members(value, label, names, depth)
+            return
+        names = names | self.methods(type(value), names)
+        for name in sorted(names & self.slots(value)):
+            held, term = getattr(value, name, value), _OF_SLOT.format(name)
+            self.value(held, f"{label}.{name}", term, value, name, names, depth)
+        if isinstance(value, threading.local):
+            return  # its dict is that of a thread
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict):
+            # What the object lacks is its class's, or nobody's, until the object gets it.
+            others = set() if isinstance(value, _SPACES) else {*_data(type(value)), *self.asked}
+            for name in sorted(names & (own.keys() | others)):
+                held, term = own.get(name, own), _OF_DICT.format(name)
+                self.value(held, f"{label}.{name}", term, own, name, names, depth)
+        if not isinstance(value, types.ModuleType):
+            self.members(type(value), type(value).__qualname__, names, depth)
 
-    def note(self, label: str, term: str, owner: Any, value: Any) -> None:
+    def members(self, kind: type, label: str, names: Set[str], depth: int) -> None:
+        """Search the members of a class and of its bases that ``names`` have."""
+        bases = [base for base in kind.__mro__ if is_users(base.__module__)]
+        wanted = names & (self.asked.union(*(vars(base) for base in bases)))
+        for base in bases:
+            for name in sorted(n for n in wanted if not is_hidden(n)):
+                held, term = vars(base).get(name, base), _OF_CLASS.format(name)
+                self.value(held, f"{label}.{name}", term, base, name, names, depth)
+
+    def slots(self, value: Any) -> set[str]:
+        """Names of attributes that have no place in an object's dict."""
+        if isinstance(value, threading.local):
+            return {*vars(value), *self.asked}
+        members = (item for base in type(value).__mro__ for item in vars(base).items())
+        return {name for name, m in members if isinstance(m, types.MemberDescriptorType)}
+
+    def methods(self, kind: type, names: Set[str]) -> Set[str]:
+        """Search methods of a user's class with ``names`` or for operators; the names they have."""
+        members = {
+            name: member
+            for base in reversed(kind.__mro__)
+            if is_users(base.__module__)
+            for name, member in vars(base).items()
+        }
+        reached = {name for name in members if name in names or _is_operator(name)}
+        found: set[str] = set()
+        while reached:
+            functions = [f for name in reached for f in functions_of(members.pop(name))]
+            for function in functions:
+                if isinstance(function, types.FunctionType):
+                    self.function(function)
+                    found |= names_of(function)
+            reached = found & members.keys()
+        return found
+
+    def note(self, label: str, term: str, owner: Any, name: str | None, value: Any) -> None:
         """Note what ``term`` over ``owner`` is."""
-        self.found.setdefault((term, id(owner)), Read(label, term, owner, value))
+        self.found.setdefault((term, id(owner)), Read(label, term, owner, name, value))
 
 
-def _elements(container: Any) -> Iterable[Any]:
-    return container.values() if isinstance(container, dict) else container
+def _anew(value: Any, names: Set[str]) -> Set[str]:
+    """Functions of Python that answer anew, of those that ``names`` find by ``value``."""
+    if isinstance(value, types.ModuleType):
+        return names & _ANEW.get(value.__name__, frozenset())
+    found = _ANEW.get(getattr(value, "__module__", None) or "", frozenset())
+    return found & (names if isinstance(value, type) else {getattr(value, "__name__", "")})
 
 
-def _held(value: Any) -> Iterator[Any]:
-    """The dicts with the attributes of a user's module, class or object."""
-    if isinstance(value, torch.Tensor | torch.nn.Module):
-        return
-    if isinstance(value, type):
-        yield from (vars(base) for base in value.__mro__ if is_users(base.__module__))
-    elif isinstance(value, types.ModuleType):
-        if is_users(value.__name__):
-            yield vars(value)
-    elif is_users(type(value).__module__) or isinstance(value, types.SimpleNamespace):
-        held = getattr(value, "__dict__", None)
-        if isinstance(held, dict):
-            yield held
+def _is_operator(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name not in _SILENT
+
+
+_SPACES = (types.ModuleType, types.SimpleNamespace)
+"""Objects whose class has no attributes for them."""
+
+_HOLDERS = (torch.Tensor, types.SimpleNamespace, threading.local)
+"""Objects of others that hold what the user puts into them."""
+
+
+def _is_looked_at(value: Any) -> bool:
+    """Test for an object of the user's, or one that holds values of the user's."""
+    if isinstance(value, types.ModuleType):
+        return is_users(value.__name__)
+    kind = value if isinstance(value, type) else type(value)
+    return is_users(kind.__module__) or isinstance(value, _HOLDERS)
+
+
+def _data(kind: type) -> Iterable[str]:
+    """Names of members of a user's class that an attribute of an object hides."""
+    for base in kind.__mro__:
+        if is_users(base.__module__):
+            yield from (n for n, m in vars(base).items() if not isinstance(m, property))
 
 
 def reads(kind: type) -> tuple[Read, ...]:
     """All values that the methods of ``kind``, a tensor subclass, and of its bases read."""
+    return reads_of((kind,)).values
+
+
+def reads_of(searched: Iterable[Any]) -> Reads:
+    """All that functions, and the methods of classes, read."""
     search = _Search()
-    search.kind(kind)
-    return tuple(search.found.values())
-
-
-def same(now: Any, before: Any) -> bool:
-    """Test for the same value or contents."""
-    return type(now) is type(before) and bool(now == before)
-
-
-def same_text(now: Any, before: Any) -> bool:
-    """Test for the same numbers, with signs of zero; a NaN is the same as a NaN."""
-    return type(now) is type(before) and repr(now) == repr(before)
+    for value in searched:
+        (search.kind if isinstance(value, type) else search.function)(value)
+    names = frozenset(search.names | search.asked)
+    return Reads(tuple(search.found.values()), names, tuple(sorted(search.anew)))

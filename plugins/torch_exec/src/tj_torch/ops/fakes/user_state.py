@@ -26,7 +26,7 @@ import torch
 from tj_torch.ops.fakes.places import Contents, Names, Place, Printed, Records, Value, is_users
 from tj_torch.runtime.modes import without_modes
 
-__all__ = ["Search", "functions_of", "is_hidden", "kinds", "names_of"]
+__all__ = ["Search", "functions_of", "is_hidden", "kinds", "names_of", "texts_of"]
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _SKIPPED = (int, float, complex, bool, str, bytes)
@@ -398,6 +398,19 @@ def names_of(function: types.FunctionType) -> frozenset[str]:
         found = code, frozenset(name for name in _names_in(code) if name.isidentifier())
         _NAMES[function] = found
     return found[1]
+
+
+def texts_of(function: types.FunctionType) -> frozenset[str]:
+    """Texts in a function's code that may name an attribute."""
+    return frozenset(text for text in _texts_in(function.__code__) if text.isidentifier())
+
+
+def _texts_in(code: types.CodeType) -> Iterator[str]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _texts_in(constant)
+        elif isinstance(constant, str):
+            yield constant
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:

@@ -1,0 +1,166 @@
+"""Values that handlers of tensor subclasses read: where, what they were, if they are the same."""
+
+from __future__ import annotations
+
+import enum
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tj_torch.torch_private.runtime import OpOverload
+
+__all__ = ["CONTAINERS", "PLAIN", "Read", "elements_of", "kept"]
+
+PLAIN = (int, float, complex, bool, str, bytes, enum.Enum, torch.dtype, torch.device, type(None))
+CONTAINERS = (list, dict, set, deque, tuple, frozenset)
+_NUMBERS = (int, float, complex)
+_COMPARED = (*PLAIN, types.FunctionType, types.BuiltinFunctionType, type, OpOverload)
+"""Types of elements for which ``==`` is Python's own."""
+_DEPTH = 4
+"""Depth of nested containers that are compared by their elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A value or a container that a handler reads, by ``term`` over ``owner``.
+
+    ``name`` is that of an attribute, a global or a class's member, else None. ``value`` is
+    `kept`; the owner itself stands for an absent one.
+    """
+
+    label: str
+    term: str
+    owner: Any
+    name: str | None
+    value: Any
+
+    @property
+    def same(self) -> Callable[[Any, Any], bool]:
+        """Test if another value is the same as this."""
+        if isinstance(self.value, _Object | _Contents) or self.value is self.owner:
+            return _same_part
+        elements = elements_of(self.value) if isinstance(self.value, CONTAINERS) else (self.value,)
+        # 0.0 == -0.0, and 1 == True.
+        return _same_text if any(isinstance(e, _NUMBERS) for e in elements) else _same
+
+    @property
+    def text(self) -> str:
+        """The condition in words; one that compares with a number counts for recompilations."""
+        shown = repr(self.value) if self.same in (_same_text, _same) else ""
+        function = isinstance(self.value, types.FunctionType)
+        fits = not function and 0 < len(shown) <= 80
+        return f"{self.label} == {shown}" if fits else f"{self.label} is unchanged"
+
+    @property
+    def key(self) -> Any:
+        """The value in a form to be hashed."""
+        absent = self.value is self.owner
+        return (self.label, None if absent else _key(self.value))
+
+    def is_changed_by(self, written: Any, names: Set[str]) -> bool:
+        """Test if a write to an object changes this: to its attributes ``names``, if there are any.
+
+        ``written`` may also be a dict of globals.
+        """
+        owner = self.owner
+        if isinstance(written, type):
+            # A member that a derived class gets hides that of its base.
+            related = isinstance(owner, type) and (
+                issubclass(written, owner) or issubclass(owner, written)
+            )
+            return related and self.name in names
+        if owner is written or (names and getattr(written, "__dict__", None) is owner):
+            return not names or self.name in names or isinstance(owner, types.CellType)
+        now = eval(self.term.format(owner="owner"), {"owner": owner})
+        return any(part is written for part in _containers(now))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Object:
+    """An object that is compared by identity, and not kept alive if it allows that."""
+
+    get: Callable[[], Any]
+    number: int
+
+    def __eq__(self, other: object) -> bool:
+        value = self.get()
+        return isinstance(other, _Object) and value is not None and other.get() is value
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """Contents of a container that has more than plain elements; ``keys`` are those of a dict."""
+
+    kind: type
+    keys: tuple[Any, ...]
+    values: tuple[Any, ...]
+
+
+def elements_of(container: Any) -> Iterable[Any]:
+    """Elements of a container, or values of a dict."""
+    return container.values() if isinstance(container, dict) else container
+
+
+def kept(value: Any, depth: int = 0) -> Any:
+    """Copy ``value`` to compare it later; objects without a value of their own by identity."""
+    if isinstance(value, _COMPARED):
+        return value
+    if not isinstance(value, CONTAINERS) or depth > _DEPTH:
+        try:
+            return _Object(weakref.ref(value), id(value))
+        except TypeError:
+            return _Object(lambda: value, id(value))
+    if all(isinstance(element, _COMPARED) for element in elements_of(value)):
+        return value.copy() if hasattr(value, "copy") else value
+    keys = tuple(value) if isinstance(value, dict) else ()
+    return _Contents(type(value), keys, tuple(kept(e, depth + 1) for e in elements_of(value)))
+
+
+def _containers(value: Any, depth: int = 0) -> Iterable[Any]:
+    """A container, and those inside of it."""
+    if isinstance(value, CONTAINERS) and depth <= _DEPTH:
+        yield value
+        for element in elements_of(value):
+            yield from _containers(element, depth + 1)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, _Contents):
+        return (value.kind, tuple(map(id, value.keys)), tuple(map(_key, value.values)))
+    if isinstance(value, _Object):
+        return value
+    return (type(value), repr(value))
+
+
+def _same(now: Any, before: Any) -> bool:
+    """Test for the same value or contents."""
+    return type(now) is type(before) and bool(now == before)
+
+
+def _same_text(now: Any, before: Any) -> bool:
+    """Test for the same numbers, with signs of zero; a NaN is the same as a NaN."""
+    return type(now) is type(before) and repr(now) == repr(before)
+
+
+def _same_part(now: Any, before: Any) -> bool:
+    """Test for the same object, or for the same ones in a container."""
+    if isinstance(before, _Object):
+        return before.get() is now
+    if isinstance(before, _Contents):
+        if type(now) is not before.kind or len(now) != len(before.values):
+            return False
+        keys = zip(now, before.keys, strict=False)
+        if not all(key is other or _same(key, other) for key, other in keys):
+            return False
+        return all(map(_same_part, elements_of(now), before.values))
+    if isinstance(before, CONTAINERS):
+        return type(now) is type(before) and len(now) == len(before) and _same_text(now, before)
+    return now is before or (isinstance(before, PLAIN) and _same_text(now, before))
