@@ -195,6 +195,8 @@ class GraphCompiler:
         with dynamo.compiling(), self.jitted.lock:
             frame, changed = compiling_frame(), changes_objects()
             self.jitted.reason = recompiled(frame)
+            # A compiled graph keeps none.
+            values = [node.meta.get("example_value") for node in graph.graph.nodes]
             name_modules(graph, program, frame)
             try:
                 check_optimizers(graph)
@@ -225,7 +227,7 @@ class GraphCompiler:
         if changed:
             function = losing(function, self.jitted.name)
         # Dynamo has no guards on the methods of a tensor subclass that implement its operations.
-        return branch_on_state(function, methods_check(examples), graph.forward)
+        return branch_on_state(function, methods_check((*examples, *values)), graph.forward)
 
     def settle(self) -> None:
         """Turn off, in this process, features whose private names this PyTorch lacks."""

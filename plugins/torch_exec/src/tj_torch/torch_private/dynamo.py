@@ -73,13 +73,14 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._dynamo.guards": {
         "CheckFunctionManager": ("have the guards of a program checked",),
         "GuardBuilder": ("guard numbers by their signs", "signs of zero", "capture",
-                         "hooks of modules"),
+                         "hooks of modules", "classes of tensors"),
         "GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT": ("guard that a module has no hooks",
                                                     "hooks of modules"),
         "GuardManagerType": ("make a guard of a module's dict", "hooks of modules"),
         "get_verbose_code_parts": ("say of a guard where it comes from", "identity",
                                    "answers of classes", "hidden builtins",
-                                   "orders between calls", "imports", "hooks of modules"),
+                                   "orders between calls", "imports", "hooks of modules",
+                                   "classes of tensors"),
         "install_guard": ("guard who is who", "identity", "answers of classes",
                           "hidden builtins", "keys of objects", "orders between calls",
                           "imports", "hidden members", "unguarded reads",
@@ -167,7 +168,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                             "growing lists"),
     },
     "torch._dynamo.variables.builder": {
-        "VariableBuilder": ("replace how values of a program are wrapped",),
+        "VariableBuilder": ("replace how values of a program are wrapped",
+                            "classes of tensors"),
     },
     "torch._dynamo.variables.builtin": {
         "BuiltinVariable": ("call builtin functions, and replace calls of them",),

@@ -2,7 +2,7 @@
 
 Dynamo applies a program's writes after the graph has run. The handlers of a tensor subclass, and
 the Python kernels of custom operators, run in the graph; they would read what was there before.
-A program with a handler that asks for the time runs as it is: handlers run at capture alone.
+So does the graph break where a handler asks for the time: handlers run at capture alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.changes import has_changed, is_new
-from tj_torch.capture.dynamo.patches import leave_program, stop
+from tj_torch.capture.dynamo.patches import stop
 from tj_torch.ops.facts.python_kernels import python_kernels
 from tj_torch.ops.fakes.places import is_users
 from tj_torch.ops.fakes.read_state import reads_of
@@ -51,7 +51,7 @@ def _check(output: Any, node: Any, kinds: Iterable[type], kernels: tuple[Any, ..
     """Break the graph if what runs in a call of ``node`` reads what is written after the graph."""
     handling = [kind for kind in kinds if _has_handler(kind)]
     if handling and (anew := reads_of(handling).anew):
-        leave_program(f"a tensor subclass asks for {anew[0]}(), which answers anew in each call")
+        stop(f"a tensor subclass asks for {anew[0]}(), which answers anew in each call")
     effects = output.side_effects
     if not effects.store_attr_mutations and not has_changed(effects):
         return

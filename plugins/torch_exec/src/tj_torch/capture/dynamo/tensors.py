@@ -14,7 +14,8 @@ import torch
 
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import stop
-from tj_torch.guards.subclasses import own_bases
+from tj_torch.guards.subclasses import lost_attribute, own_bases, same_attributes
+from tj_torch.runtime.subclasses import is_wrapper
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -170,3 +171,41 @@ def notice_subclasses(stack: ExitStack, noticed: Observations) -> None:
         return init
 
     replace(stack, TensorVariable, "__init__", noting)
+    _guard_attributes(stack)
+
+
+def _guard_attributes(stack: ExitStack) -> None:
+    """Guard attributes of tensors of a user's class that its handlers read.
+
+    Dynamo guards those that ``__tensor_flatten__`` returns, and makes fake tensors of them alone:
+    the graph breaks at a tensor with others.
+    """
+    from tj_torch.torch_private.dynamo import (
+        GuardBuilder,
+        VariableBuilder,
+        get_verbose_code_parts,
+    )
+
+    def guarding(original: Callable[..., Any]) -> Callable[..., Any]:
+        def TENSOR_SUBCLASS_METADATA_MATCH(self: Any, guard: Any) -> None:
+            original(self, guard)
+            same = same_attributes(self.get(guard))
+            if same is not None:
+                text = "attributes that handlers read are unchanged"
+                parts = get_verbose_code_parts(text, guard)
+                self.get_guard_manager(guard).add_lambda_guard(same, parts, guard.user_stack)
+
+        return TENSOR_SUBCLASS_METADATA_MATCH
+
+    def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
+            made = original(self, value)
+            fake = made.proxy.node.meta.get("example_value") if is_wrapper(value) else None
+            if fake is not None and (name := lost_attribute(value, fake)):
+                stop(f"{name}, which handlers read, is not in what __tensor_flatten__ returns")
+            return made
+
+        return wrap_tensor
+
+    replace(stack, GuardBuilder, "TENSOR_SUBCLASS_METADATA_MATCH", guarding)
+    replace(stack, VariableBuilder, "wrap_tensor", wrapping)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import types
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import torch
 
 from tj_torch.torch_private.runtime import OpOverload
 
-__all__ = ["CONTAINERS", "PLAIN", "Read", "elements_of", "kept"]
+__all__ = ["CONTAINERS", "PLAIN", "Read", "elements_of", "is_array", "kept", "same_part"]
 
 PLAIN = (int, float, complex, bool, str, bytes, enum.Enum, torch.dtype, torch.device, type(None))
 CONTAINERS = (list, dict, set, deque, tuple, frozenset)
@@ -42,8 +43,8 @@ class Read:
     @property
     def same(self) -> Callable[[Any, Any], bool]:
         """Test if another value is the same as this."""
-        if isinstance(self.value, _Object | _Contents) or self.value is self.owner:
-            return _same_part
+        if isinstance(self.value, _Object | _Array | _Contents) or self.value is self.owner:
+            return same_part
         elements = elements_of(self.value) if isinstance(self.value, CONTAINERS) else (self.value,)
         # 0.0 == -0.0, and 1 == True.
         return _same_text if any(isinstance(e, _NUMBERS) for e in elements) else _same
@@ -77,7 +78,7 @@ class Read:
         if owner is written or (names and getattr(written, "__dict__", None) is owner):
             return not names or self.name in names or isinstance(owner, types.CellType)
         now = eval(self.term.format(owner="owner"), {"owner": owner})
-        return any(part is written for part in _containers(now))
+        return (now is written and not names) or any(part is written for part in _containers(now))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +94,14 @@ class _Object:
 
     def __hash__(self) -> int:
         return self.number
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """An array of numbers, with its ``content``."""
+
+    kind: type
+    content: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,8 @@ def kept(value: Any, depth: int = 0) -> Any:
     """Copy ``value`` to compare it later; objects without a value of their own by identity."""
     if isinstance(value, _COMPARED):
         return value
+    if content := _content_of(value):
+        return _Array(type(value), content)
     if not isinstance(value, CONTAINERS) or depth > _DEPTH:
         try:
             return _Object(weakref.ref(value), id(value))
@@ -122,6 +133,20 @@ def kept(value: Any, depth: int = 0) -> Any:
         return value.copy() if hasattr(value, "copy") else value
     keys = tuple(value) if isinstance(value, dict) else ()
     return _Contents(type(value), keys, tuple(kept(e, depth + 1) for e in elements_of(value)))
+
+
+def is_array(value: Any) -> bool:
+    """Test for an array of numbers, of Python or NumPy."""
+    return isinstance(value, bytearray | array) or type(value).__module__ == "numpy"
+
+
+def _content_of(value: Any) -> tuple[Any, ...]:
+    """Numbers of an array, and what tells them from equal ones; empty for any other object."""
+    if isinstance(value, bytearray | array):
+        return (getattr(value, "typecode", ""), bytes(value))
+    if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+        return (str(value.dtype), value.shape, value.tobytes())
+    return ()
 
 
 def _containers(value: Any, depth: int = 0) -> Iterable[Any]:
@@ -135,7 +160,7 @@ def _containers(value: Any, depth: int = 0) -> Iterable[Any]:
 def _key(value: Any) -> Any:
     if isinstance(value, _Contents):
         return (value.kind, tuple(map(id, value.keys)), tuple(map(_key, value.values)))
-    if isinstance(value, _Object):
+    if isinstance(value, _Object | _Array):
         return value
     return (type(value), repr(value))
 
@@ -150,17 +175,20 @@ def _same_text(now: Any, before: Any) -> bool:
     return type(now) is type(before) and repr(now) == repr(before)
 
 
-def _same_part(now: Any, before: Any) -> bool:
+def same_part(now: Any, before: Any) -> bool:
     """Test for the same object, or for the same ones in a container."""
     if isinstance(before, _Object):
         return before.get() is now
+    if isinstance(before, _Array):
+        return type(now) is before.kind and _content_of(now) == before.content
     if isinstance(before, _Contents):
-        if type(now) is not before.kind or len(now) != len(before.values):
+        found: Any = now
+        if type(now) is not before.kind or len(found) != len(before.values):
             return False
-        keys = zip(now, before.keys, strict=False)
+        keys = zip(found, before.keys, strict=False)
         if not all(key is other or _same(key, other) for key, other in keys):
             return False
-        return all(map(_same_part, elements_of(now), before.values))
+        return all(map(same_part, elements_of(found), before.values))
     if isinstance(before, CONTAINERS):
         return type(now) is type(before) and len(now) == len(before) and _same_text(now, before)
     return now is before or (isinstance(before, PLAIN) and _same_text(now, before))

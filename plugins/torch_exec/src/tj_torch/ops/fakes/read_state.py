@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +17,16 @@ from typing import Any
 import torch
 
 from tj_torch.ops.fakes.places import is_users
-from tj_torch.ops.fakes.read_places import CONTAINERS, PLAIN, Read, elements_of, kept
+from tj_torch.ops.fakes.read_places import CONTAINERS, PLAIN, Read, elements_of, is_array, kept
 from tj_torch.ops.fakes.user_state import functions_of, is_hidden, names_of, texts_of
 
 __all__ = ["Reads", "reads", "reads_of"]
 
 _DEPTH = 4
 """Depth of attributes to which objects are searched."""
+
+_MOST = 100
+"""Number of elements of a container whose attributes are searched."""
 
 _CELL = "{owner}.cell_contents"
 _OF_DICT = "{{owner}}.get({0!r}, {{owner}})"
@@ -71,7 +74,7 @@ class Reads:
 @dataclass(slots=True)
 class _Search:
     found: dict[Any, Read] = field(default_factory=dict)
-    seen: dict[int, Any] = field(default_factory=dict)
+    seen: dict[Any, Any] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     anew: set[str] = field(default_factory=set)
@@ -134,8 +137,8 @@ class _Search:
         depth: int = 0,
     ) -> None:
         """Note ``value``, and search the attributes of it that ``names`` have."""
-        if value is owner or isinstance(value, PLAIN):
-            self.note(label, term, owner, name, value)
+        if value is owner or isinstance(value, PLAIN) or is_array(value):
+            self.note(label, term, owner, name, value if value is owner else kept(value))
         elif isinstance(value, (types.FunctionType, *_DESCRIPTORS)):
             functions = [f for f in functions_of(value) if isinstance(f, types.FunctionType)]
             if any(is_users(function.__module__) for function in functions):
@@ -144,18 +147,27 @@ class _Search:
                 self.function(function)
         elif isinstance(value, CONTAINERS):
             self.note(label, term, owner, name, kept(value))
-            for element in elements_of(value):
-                self.function(element)
+            self.elements(value, label, names, depth)
         elif isinstance(value, ContextVar):
             held = value.get(value)
             self.value(held, label, "{owner}.get({owner})", value, None, names, depth + 1)
         elif _is_looked_at(value):
             self.note(label, term, owner, name, kept(value))
-            if depth < _DEPTH and not isinstance(value, torch.Tensor):
-                self.attributes(value, label, names, depth + 1)
+            self.attributes(value, label, names, depth + 1)
+
+    def elements(self, container: Any, label: str, names: Set[str], depth: int) -> None:
+        """Search the functions and objects in a container."""
+        for element in [*elements_of(container)][:_MOST]:
+            self.function(element)
+            if _is_looked_at(element):
+                self.attributes(element, f"{label}[...]", names, depth + 1)
 
     def attributes(self, value: Any, label: str, names: Set[str], depth: int) -> None:
         """Search the attributes and methods of ``value`` that ``names`` have."""
+        key = (id(value), frozenset(names))
+        if key in self.seen or depth > _DEPTH or isinstance(value, torch.Tensor):
+            return
+        self.seen[key] = value
         if isinstance(value, type):
             self.members(value, label, names, depth)
             return
@@ -165,8 +177,7 @@ class _Search:
             self.value(held, f"{label}.{name}", term, value, name, names, depth)
         if isinstance(value, threading.local):
             return  # its dict is that of a thread
-        own = getattr(value, "__dict__", None)
-        if isinstance(own, dict):
+        for own in _dicts(value):
             # What the object lacks is its class's, or nobody's, until the object gets it.
             others = set() if isinstance(value, _SPACES) else {*_data(type(value)), *self.asked}
             for name in sorted(names & (own.keys() | others)):
@@ -227,10 +238,18 @@ def _is_operator(name: str) -> bool:
     return name.startswith("__") and name.endswith("__") and name not in _SILENT
 
 
+def _dicts(value: Any) -> Iterator[dict[str, Any]]:
+    """The dicts with an object's attributes; a module has several."""
+    if isinstance(own := getattr(value, "__dict__", None), dict):
+        yield own
+        if isinstance(value, torch.nn.Module):
+            yield from (own[name] for name in ("_parameters", "_buffers", "_modules"))
+
+
 _SPACES = (types.ModuleType, types.SimpleNamespace)
 """Objects whose class has no attributes for them."""
 
-_HOLDERS = (torch.Tensor, types.SimpleNamespace, threading.local)
+_HOLDERS = (torch.Tensor, torch.nn.Module, types.SimpleNamespace, threading.local)
 """Objects of others that hold what the user puts into them."""
 
 
