@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from tj_torch.guards.guard import Guards
 from tj_torch.guards.members import guard_methods, is_pytorchs
-from tj_torch.ops.fakes.read_places import CONTAINERS, PLAIN, kept, same_part
-from tj_torch.ops.fakes.read_state import reads, reads_of
+from tj_torch.ops.fakes.read_places import CONTAINERS, PLAIN, elements_of, kept, same_part
+from tj_torch.ops.fakes.read_state import Reads, reads, reads_of
 from tj_torch.runtime.subclasses import is_wrapper
 
 __all__ = ["guard_subclasses", "methods_check", "own_bases", "same_attributes"]
@@ -42,9 +43,12 @@ def guard_subclasses(guards: Guards, classes: Iterable[type]) -> None:
     guard_methods(guards, classes)
     # A class and its bases have methods, and so values, in common.
     found = {(read.term, id(read.owner)): read for cls in classes for read in reads(cls)}
+    spaces = {id(read.owner): read.space for read in found.values()}
     for read in found.values():
-        now = read.term.format(owner=guards.bind("r", read.owner))
-        value = guards.bind("v", read.value)
+        space = spaces[id(read.owner)]
+        now = read.code(guards.bind("r", space))
+        # What is absent is the default of the look-up.
+        value = guards.bind("v", space if read.value is read.owner else read.value)
         same = guards.bind("same", read.same)
         guards.add(f"({now} is {value} or {same}({now}, {value}))", text=read.text)
 
@@ -55,18 +59,42 @@ def same_attributes(tensor: torch.Tensor) -> Callable[[torch.Tensor], bool] | No
     None if there are no such attributes.
     """
     bases = own_bases(type(tensor))
-    names, known = _attributes(tensor)
+    found, known = _attributes(tensor)
+    known = _beside_context(tensor, known)
     data = {n for base in bases for n, m in vars(base).items() if isinstance(m, PLAIN)}
-    if not known and names.isdisjoint(("getattr", "hasattr", *data)):
+    absent = (found.names & data | found.asked) - vars(tensor).keys()
+    if not known and not absent:
         return None
-    others = names - (vars(tensor).keys() - known.keys())
+    guards = Guards(["tensor"])
+    own, same, missing = (
+        "tensor.__dict__",
+        guards.bind("same", same_part),
+        guards.bind("m", object()),
+    )
+    if absent:
+        guards.add(f"{guards.bind('absent', absent)}.isdisjoint({own})")
+    for name, value in known.items():
+        now, before = f"{own}.get({name!r}, {missing})", guards.bind("v", value)
+        guards.add(f"({now} is {before} or {same}({now}, {before}))")
+    return guards.check()
 
-    def same(other: torch.Tensor) -> bool:
-        found = vars(other)
-        same_names = found.keys() & others == known.keys()
-        return same_names and all(same_part(found[name], value) for name, value in known.items())
 
-    return same
+def _beside_context(tensor: torch.Tensor, known: dict[str, Any]) -> dict[str, Any]:
+    """The attributes ``known`` of a tensor, but for those that its context has, with a guard."""
+    parts, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    own = {name: value for name, value in vars(tensor).items() if name not in parts}
+    in_context, on_tensor = Counter(_ids(context)), Counter(map(id, own.values()))
+    # A number in the context may be another one's that is equal.
+    lacking = {n for n in known if in_context[id(own[n])] < on_tensor[id(own[n])]}
+    return {name: known[name] for name in lacking}
+
+
+def _ids(context: Any, depth: int = 0) -> Iterator[int]:
+    """Ids of a context, and of what is in its containers."""
+    yield id(context)
+    if isinstance(context, CONTAINERS) and depth < 2:
+        for element in elements_of(context):
+            yield from _ids(element, depth + 1)
 
 
 def lost_attribute(tensor: torch.Tensor, copy: torch.Tensor) -> str | None:
@@ -85,12 +113,13 @@ def lost_attribute(tensor: torch.Tensor, copy: torch.Tensor) -> str | None:
     return next(filter(None, lost), None)
 
 
-def _attributes(tensor: torch.Tensor) -> tuple[frozenset[str], dict[str, Any]]:
-    """Names that handlers read of any object, and what ``tensor`` has of these beside its parts.
+def _attributes(tensor: torch.Tensor) -> tuple[Reads, dict[str, Any]]:
+    """What handlers read, and what ``tensor`` has of that beside its parts.
 
     Objects are made anew for each tensor, and compared as part of its context if at all.
     """
     parts, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    names = reads_of(own_bases(type(tensor))).names.difference(parts)
+    found = reads_of(own_bases(type(tensor)))
+    names = found.names.difference(parts)
     known = {name: kept(value) for name, value in vars(tensor).items() if name in names}
-    return names, {name: value for name, value in known.items() if isinstance(value, _COMPARED)}
+    return found, {name: value for name, value in known.items() if isinstance(value, _COMPARED)}

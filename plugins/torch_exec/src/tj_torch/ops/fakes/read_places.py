@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 import types
 import weakref
 from array import array
@@ -41,13 +42,23 @@ class Read:
     value: Any
 
     @property
+    def space(self) -> Any:
+        """The owner, or the members of a class."""
+        return vars(self.owner) if isinstance(self.owner, type) else self.owner
+
+    def code(self, space: str) -> str:
+        """The term over the `space` of this name."""
+        term = self.term.format(owner=space)
+        # None is no such value, and Python is faster without a default.
+        shorter = self.value is not self.owner and self.value is not None
+        return term.replace(f", {space})", ")") if shorter and ".get(" in term else term
+
+    @property
     def same(self) -> Callable[[Any, Any], bool]:
         """Test if another value is the same as this."""
         if isinstance(self.value, _Object | _Array | _Contents) or self.value is self.owner:
             return same_part
-        elements = elements_of(self.value) if isinstance(self.value, CONTAINERS) else (self.value,)
-        # 0.0 == -0.0, and 1 == True.
-        return _same_text if any(isinstance(e, _NUMBERS) for e in elements) else _same
+        return _test_of(self.value)
 
     @property
     def text(self) -> str:
@@ -106,11 +117,15 @@ class _Array:
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """Contents of a container that has more than plain elements; ``keys`` are those of a dict."""
+    """Contents of a container that has more than plain elements; ``keys`` are those of a dict.
+
+    ``same`` are its elements, if they do not change: the same ones have the same contents.
+    """
 
     kind: type
     keys: tuple[Any, ...]
     values: tuple[Any, ...]
+    same: tuple[Any, ...] | None
 
 
 def elements_of(container: Any) -> Iterable[Any]:
@@ -132,7 +147,16 @@ def kept(value: Any, depth: int = 0) -> Any:
     if all(isinstance(element, _COMPARED) for element in elements_of(value)):
         return value.copy() if hasattr(value, "copy") else value
     keys = tuple(value) if isinstance(value, dict) else ()
-    return _Contents(type(value), keys, tuple(kept(e, depth + 1) for e in elements_of(value)))
+    elements = tuple(elements_of(value))
+    same = elements if all(map(_is_fixed, elements)) else None
+    return _Contents(type(value), keys, tuple(kept(e, depth + 1) for e in elements), same)
+
+
+def _is_fixed(value: Any) -> bool:
+    """Test for a plain value, or a tuple of such ones."""
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_fixed, value))
+    return isinstance(value, _COMPARED)
 
 
 def is_array(value: Any) -> bool:
@@ -165,6 +189,13 @@ def _key(value: Any) -> Any:
     return (type(value), repr(value))
 
 
+def _test_of(value: Any) -> Callable[[Any, Any], bool]:
+    """Test for what is the same as ``value``, a plain one or a container of plain ones."""
+    elements = elements_of(value) if isinstance(value, CONTAINERS) else (value,)
+    # 0.0 == -0.0, and 1 == True.
+    return _same_text if any(isinstance(e, _NUMBERS) for e in elements) else _same
+
+
 def _same(now: Any, before: Any) -> bool:
     """Test for the same value or contents."""
     return type(now) is type(before) and bool(now == before)
@@ -172,7 +203,11 @@ def _same(now: Any, before: Any) -> bool:
 
 def _same_text(now: Any, before: Any) -> bool:
     """Test for the same numbers, with signs of zero; a NaN is the same as a NaN."""
-    return type(now) is type(before) and repr(now) == repr(before)
+    if type(now) is not type(before):
+        return False
+    # Texts take long, and mostly the numbers are the same objects.
+    ordered = isinstance(now, list | tuple) and len(now) == len(before)
+    return (ordered and all(map(operator.is_, now, before))) or repr(now) == repr(before)
 
 
 def same_part(now: Any, before: Any) -> bool:
@@ -185,10 +220,12 @@ def same_part(now: Any, before: Any) -> bool:
         found: Any = now
         if type(now) is not before.kind or len(found) != len(before.values):
             return False
-        keys = zip(found, before.keys, strict=False)
-        if not all(key is other or _same(key, other) for key, other in keys):
+        known = before.keys
+        if not all(map(operator.is_, found, known)) and not all(map(_same, found, known)):
             return False
+        if before.same is not None and all(map(operator.is_, elements_of(found), before.same)):
+            return True
         return all(map(same_part, elements_of(found), before.values))
-    if isinstance(before, CONTAINERS):
-        return type(now) is type(before) and len(now) == len(before) and _same_text(now, before)
-    return now is before or (isinstance(before, PLAIN) and _same_text(now, before))
+    return now is before or (
+        isinstance(before, (*PLAIN, *CONTAINERS)) and _test_of(before)(now, before)
+    )

@@ -30,7 +30,6 @@ _MOST = 100
 
 _CELL = "{owner}.cell_contents"
 _OF_DICT = "{{owner}}.get({0!r}, {{owner}})"
-_OF_CLASS = "{{owner}}.__dict__.get({0!r}, {{owner}})"
 _OF_SLOT = "getattr({{owner}}, {0!r}, {{owner}})"
 
 _DESCRIPTORS = (property, classmethod, staticmethod)
@@ -63,11 +62,13 @@ _ANEW: Mapping[str, Set[str]] = {
 class Reads:
     """What functions read: ``values``, and of any object the attributes ``names``.
 
+    ``asked`` are names among these of attributes that an object may lack.
     ``anew`` are functions of Python that they call, and that answer anew in each call.
     """
 
     values: tuple[Read, ...]
     names: frozenset[str]
+    asked: frozenset[str]
     anew: tuple[str, ...]
 
 
@@ -78,10 +79,12 @@ class _Search:
     names: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     anew: set[str] = field(default_factory=set)
+    bases: set[type] = field(default_factory=set)
 
     def kind(self, kind: type) -> None:
         """Search a class and its bases: its values, and what its methods read."""
         bases = [base for base in kind.__mro__ if is_users(base.__module__)]
+        self.bases |= {*bases}
         for base in bases:
             for member in list(vars(base).values()):
                 for function in functions_of(member):
@@ -91,7 +94,7 @@ class _Search:
                 is_function = isinstance(member, (types.FunctionType, *_DESCRIPTORS))
                 if not is_hidden(name) and not is_function:  # methods have guards
                     label = f"{base.__qualname__}.{name}"
-                    self.value(member, label, _OF_CLASS.format(name), base, name, self.names)
+                    self.value(member, label, _OF_DICT.format(name), base, name, self.names)
 
     def function(self, function: Any) -> None:
         """Search the globals, the closure and the defaults of a user's function."""
@@ -188,11 +191,13 @@ class _Search:
 
     def members(self, kind: type, label: str, names: Set[str], depth: int) -> None:
         """Search the members of a class and of its bases that ``names`` have."""
-        bases = [base for base in kind.__mro__ if is_users(base.__module__)]
+        # Those of the searched classes are all noted, and their names have guards.
+        mine = (base for base in kind.__mro__ if base not in self.bases)
+        bases = [base for base in mine if is_users(base.__module__)]
         wanted = names & (self.asked.union(*(vars(base) for base in bases)))
         for base in bases:
             for name in sorted(n for n in wanted if not is_hidden(n)):
-                held, term = vars(base).get(name, base), _OF_CLASS.format(name)
+                held, term = vars(base).get(name, base), _OF_DICT.format(name)
                 self.value(held, f"{label}.{name}", term, base, name, names, depth)
 
     def slots(self, value: Any) -> set[str]:
@@ -279,4 +284,5 @@ def reads_of(searched: Iterable[Any]) -> Reads:
     for value in searched:
         (search.kind if isinstance(value, type) else search.function)(value)
     names = frozenset(search.names | search.asked)
-    return Reads(tuple(search.found.values()), names, tuple(sorted(search.anew)))
+    asked, anew = frozenset(search.asked), tuple(sorted(search.anew))
+    return Reads(tuple(search.found.values()), names, asked, anew)
