@@ -88,7 +88,7 @@ class Read:
             return related and self.name in names
         if owner is written or (names and getattr(written, "__dict__", None) is owner):
             return not names or self.name in names or isinstance(owner, types.CellType)
-        now = eval(self.term.format(owner="owner"), {"owner": owner})
+        now = eval(self.code("space"), {"space": self.space})
         return (now is written and not names) or any(part is written for part in _containers(now))
 
 
