@@ -120,6 +120,8 @@ OF_OBJECTS = {
     "_inductor_lowering_output_metadata_fn": "of functions that Inductor makes",
     "_weakrefs": "of Dynamo's manager of guards, which has it when it is made",
     "_getframe": "of Python's sys",
+    "_init_fn": "of a custom operator, which has it when it is made",
+    "_backend_fns": "of a custom operator, which has it when it is made",
     "_torchdynamo_inline": "set on tj's own functions, for Dynamo to read",
 }
 """Private members of others that no path finds, or that are not PyTorch's."""

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 
 class Scaled(torch.Tensor):
-    """Wrapper of one tensor, whose operations multiply by what they read, and by ``scale``."""
+    """Wrapper of one tensor, whose operations multiply by global state and by its ``scale``."""
 
     held: torch.Tensor
     factor: Any = 1

@@ -42,7 +42,7 @@ def guard_subclasses(guards: Guards, classes: Iterable[type]) -> None:
     classes = list(classes)
     guard_methods(guards, classes)
     # A class and its bases have methods, and so values, in common.
-    found = {(read.term, id(read.owner)): read for cls in classes for read in reads(cls)}
+    found = {read.place: read for cls in classes for read in reads(cls)}
     spaces = {id(read.owner): read.space for read in found.values()}
     for read in found.values():
         space = spaces[id(read.owner)]
@@ -56,7 +56,7 @@ def guard_subclasses(guards: Guards, classes: Iterable[type]) -> None:
 def same_attributes(tensor: torch.Tensor) -> Callable[[torch.Tensor], bool] | None:
     """Check of another tensor for the same numbers and the like in attributes that handlers read.
 
-    None if there are no such attributes.
+    None if it has no such attributes.
     """
     bases = own_bases(type(tensor))
     found, known = _attributes(tensor)
@@ -100,7 +100,7 @@ def _ids(context: Any, depth: int = 0) -> Iterator[int]:
 def lost_attribute(tensor: torch.Tensor, copy: torch.Tensor) -> str | None:
     """The first attribute that handlers read of ``tensor`` and that its ``copy`` has not; or None.
 
-    It may be one of a tensor inside of it.
+    A tensor inside of it may have lost the attribute.
     """
     if type(copy) is not type(tensor) or not is_wrapper(tensor):
         return None
@@ -114,7 +114,7 @@ def lost_attribute(tensor: torch.Tensor, copy: torch.Tensor) -> str | None:
 
 
 def _attributes(tensor: torch.Tensor) -> tuple[Reads, dict[str, Any]]:
-    """What handlers read, and what ``tensor`` has of that beside its parts.
+    """State that handlers read, and attributes that ``tensor`` has of it beside its parts.
 
     Objects are made anew for each tensor, and compared as part of its context if at all.
     """

@@ -40,7 +40,7 @@ def _is_python(places: str) -> bool:
 
 
 def _inside(function: Any, depth: int = 0) -> Iterator[types.FunctionType]:
-    """A function, and those that it wraps."""
+    """A function and the functions inside of its wrappers."""
     if not isinstance(function, types.FunctionType) or depth > _DEPTH:
         return
     yield function

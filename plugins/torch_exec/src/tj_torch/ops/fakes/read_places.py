@@ -16,7 +16,22 @@ import torch
 
 from tj_torch.torch_private.runtime import OpOverload
 
-__all__ = ["CONTAINERS", "PLAIN", "Read", "elements_of", "is_array", "kept", "same_part"]
+__all__ = [
+    "ANSWER",
+    "CELL",
+    "CONTAINERS",
+    "ITEM",
+    "ITSELF",
+    "PLAIN",
+    "SLOT",
+    "VARIABLE",
+    "Read",
+    "Way",
+    "elements_of",
+    "is_array",
+    "kept",
+    "same_part",
+]
 
 PLAIN = (int, float, complex, bool, str, bytes, enum.Enum, torch.dtype, torch.device, type(None))
 CONTAINERS = (list, dict, set, deque, tuple, frozenset)
@@ -28,15 +43,31 @@ _DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """A way to read a value: as Python over ``{0}``, with the name ``{1}``, and as a function."""
+
+    term: str
+    get: Callable[[Any, Any], Any]
+
+
+CELL = Way("{0}.cell_contents", lambda cell, _: cell.cell_contents)
+ITEM = Way("{0}.get({1!r}, {0})", lambda space, name: space.get(name, space))
+SLOT = Way("getattr({0}, {1!r}, {0})", lambda thing, name: getattr(thing, name, thing))
+VARIABLE = Way("{0}.get({0})", lambda variable, _: variable.get(variable))
+ANSWER = Way("{0}()", lambda function, _: function())
+ITSELF = Way("{0}", lambda thing, _: thing)
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
-    """A value or a container that a handler reads, by ``term`` over ``owner``.
+    """A value or a container that a handler reads of ``owner``, in a ``way``.
 
     ``name`` is that of an attribute, a global or a class's member, else None. ``value`` is
     `kept`; the owner itself stands for an absent one.
     """
 
     label: str
-    term: str
+    way: Way
     owner: Any
     name: str | None
     value: Any
@@ -47,11 +78,16 @@ class Read:
         return vars(self.owner) if isinstance(self.owner, type) else self.owner
 
     def code(self, space: str) -> str:
-        """The term over the `space` of this name."""
-        term = self.term.format(owner=space)
+        """Python that reads the value, where the `space` has this name."""
+        term = self.way.term.format(space, self.name)
         # None is no such value, and Python is faster without a default.
-        shorter = self.value is not self.owner and self.value is not None
-        return term.replace(f", {space})", ")") if shorter and ".get(" in term else term
+        plain = self.way is ITEM and self.value is not self.owner and self.value is not None
+        return term.replace(f", {space})", ")") if plain else term
+
+    @property
+    def place(self) -> Any:
+        """A key that is equal for reads of one value."""
+        return (self.way.term, self.name, id(self.owner))
 
     @property
     def same(self) -> Callable[[Any, Any], bool]:
@@ -88,7 +124,7 @@ class Read:
             return related and self.name in names
         if owner is written or (names and getattr(written, "__dict__", None) is owner):
             return not names or self.name in names or isinstance(owner, types.CellType)
-        now = eval(self.code("space"), {"space": self.space})
+        now = self.way.get(self.space, self.name)
         return (now is written and not names) or any(part is written for part in _containers(now))
 
 
@@ -174,7 +210,7 @@ def _content_of(value: Any) -> tuple[Any, ...]:
 
 
 def _containers(value: Any, depth: int = 0) -> Iterable[Any]:
-    """A container, and those inside of it."""
+    """The containers in a value, and itself if it is one."""
     if isinstance(value, CONTAINERS) and depth <= _DEPTH:
         yield value
         for element in elements_of(value):

@@ -17,7 +17,21 @@ from typing import Any
 import torch
 
 from tj_torch.ops.fakes.places import is_users
-from tj_torch.ops.fakes.read_places import CONTAINERS, PLAIN, Read, elements_of, is_array, kept
+from tj_torch.ops.fakes.read_places import (
+    ANSWER,
+    CELL,
+    CONTAINERS,
+    ITEM,
+    ITSELF,
+    PLAIN,
+    SLOT,
+    VARIABLE,
+    Read,
+    Way,
+    elements_of,
+    is_array,
+    kept,
+)
 from tj_torch.ops.fakes.user_state import functions_of, is_hidden, names_of, texts_of
 
 __all__ = ["Reads", "reads", "reads_of"]
@@ -28,9 +42,6 @@ _DEPTH = 4
 _MOST = 100
 """Number of elements of a container whose attributes are searched."""
 
-_CELL = "{owner}.cell_contents"
-_OF_DICT = "{{owner}}.get({0!r}, {{owner}})"
-_OF_SLOT = "getattr({{owner}}, {0!r}, {{owner}})"
 
 _DESCRIPTORS = (property, classmethod, staticmethod)
 _SILENT = frozenset(("__init__", "__new__", "__repr__", "__str__", "__init_subclass__"))
@@ -45,7 +56,7 @@ _OF_PROCESS: Mapping[str, Callable[[], Any]] = {
     "getcwd": os.getcwd,
     "getpid": os.getpid,
 }
-"""What Python tells of the process and of the thread, by the names that ask for it."""
+"""Answers of Python on the process and the thread, by the names in functions that ask."""
 
 _ANEW: Mapping[str, Set[str]] = {
     "time": {n for n in vars(time) if re.fullmatch("(time|monotonic|.*_counter|.*s_time)(_ns)?", n)}
@@ -60,7 +71,7 @@ _ANEW: Mapping[str, Set[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What functions read: ``values``, and of any object the attributes ``names``.
+    """State that functions read: ``values``, and of any object the attributes ``names``.
 
     ``asked`` are names among these of attributes that an object may lack.
     ``anew`` are functions of Python that they call, and that answer anew in each call.
@@ -94,7 +105,7 @@ class _Search:
                 is_function = isinstance(member, (types.FunctionType, *_DESCRIPTORS))
                 if not is_hidden(name) and not is_function:  # methods have guards
                     label = f"{base.__qualname__}.{name}"
-                    self.value(member, label, _OF_DICT.format(name), base, name, self.names)
+                    self.value(member, label, ITEM, base, name, self.names)
 
     def function(self, function: Any) -> None:
         """Search the globals, the closure and the defaults of a user's function."""
@@ -108,32 +119,32 @@ class _Search:
             self.asked |= texts_of(function)
             names |= texts_of(function)
         for name in sorted(names & space.keys()):
-            self.value(space[name], name, _OF_DICT.format(name), space, name, names)
+            self.value(space[name], name, ITEM, space, name, names)
             self.anew |= _anew(space[name], names)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         for name, cell in cells:
             if cell != types.CellType():
-                self.value(cell.cell_contents, name, _CELL, cell, None, names)
+                self.value(cell.cell_contents, name, CELL, cell, None, names)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             if not isinstance(default, PLAIN):
                 label = f"a default of {function.__qualname__}"
-                self.value(default, label, _CELL, types.CellType(default), None, names)
+                self.value(default, label, CELL, types.CellType(default), None, names)
         self.process(names)
 
     def process(self, names: Set[str]) -> None:
         """Note what functions of Python that are called by ``names`` read."""
         if not names.isdisjoint(_ENVIRONMENT):
             held = os.environ._data  # type: ignore[attr-defined]
-            self.note("os.environ", "{owner}", held, None, kept(held))
+            self.note("os.environ", ITSELF, held, None, kept(held))
         for name in sorted(names & _OF_PROCESS.keys()):
             asked = _OF_PROCESS[name]
-            self.note(name, "{owner}()", asked, None, kept(asked()))
+            self.note(name, ANSWER, asked, None, kept(asked()))
 
     def value(
         self,
         value: Any,
         label: str,
-        term: str,
+        way: Way,
         owner: Any,
         name: str | None,
         names: Set[str],
@@ -141,21 +152,21 @@ class _Search:
     ) -> None:
         """Note ``value``, and search the attributes of it that ``names`` have."""
         if value is owner or isinstance(value, PLAIN) or is_array(value):
-            self.note(label, term, owner, name, value if value is owner else kept(value))
+            self.note(label, way, owner, name, value if value is owner else kept(value))
         elif isinstance(value, (types.FunctionType, *_DESCRIPTORS)):
             functions = [f for f in functions_of(value) if isinstance(f, types.FunctionType)]
             if any(is_users(function.__module__) for function in functions):
-                self.note(label, term, owner, name, kept(value))
+                self.note(label, way, owner, name, kept(value))
             for function in functions:
                 self.function(function)
         elif isinstance(value, CONTAINERS):
-            self.note(label, term, owner, name, kept(value))
+            self.note(label, way, owner, name, kept(value))
             self.elements(value, label, names, depth)
         elif isinstance(value, ContextVar):
             held = value.get(value)
-            self.value(held, label, "{owner}.get({owner})", value, None, names, depth + 1)
+            self.value(held, label, VARIABLE, value, None, names, depth + 1)
         elif _is_looked_at(value):
-            self.note(label, term, owner, name, kept(value))
+            self.note(label, way, owner, name, kept(value))
             self.attributes(value, label, names, depth + 1)
 
     def elements(self, container: Any, label: str, names: Set[str], depth: int) -> None:
@@ -176,16 +187,16 @@ class _Search:
             return
         names = names | self.methods(type(value), names)
         for name in sorted(names & self.slots(value)):
-            held, term = getattr(value, name, value), _OF_SLOT.format(name)
-            self.value(held, f"{label}.{name}", term, value, name, names, depth)
+            held, way = getattr(value, name, value), SLOT
+            self.value(held, f"{label}.{name}", way, value, name, names, depth)
         if isinstance(value, threading.local):
             return  # its dict is that of a thread
         for own in _dicts(value):
             # What the object lacks is its class's, or nobody's, until the object gets it.
             others = set() if isinstance(value, _SPACES) else {*_data(type(value)), *self.asked}
             for name in sorted(names & (own.keys() | others)):
-                held, term = own.get(name, own), _OF_DICT.format(name)
-                self.value(held, f"{label}.{name}", term, own, name, names, depth)
+                held, way = own.get(name, own), ITEM
+                self.value(held, f"{label}.{name}", way, own, name, names, depth)
         if not isinstance(value, types.ModuleType):
             self.members(type(value), type(value).__qualname__, names, depth)
 
@@ -197,8 +208,8 @@ class _Search:
         wanted = names & (self.asked.union(*(vars(base) for base in bases)))
         for base in bases:
             for name in sorted(n for n in wanted if not is_hidden(n)):
-                held, term = vars(base).get(name, base), _OF_DICT.format(name)
-                self.value(held, f"{label}.{name}", term, base, name, names, depth)
+                held, way = vars(base).get(name, base), ITEM
+                self.value(held, f"{label}.{name}", way, base, name, names, depth)
 
     def slots(self, value: Any) -> set[str]:
         """Names of attributes that have no place in an object's dict."""
@@ -226,9 +237,10 @@ class _Search:
             reached = found & members.keys()
         return found
 
-    def note(self, label: str, term: str, owner: Any, name: str | None, value: Any) -> None:
-        """Note what ``term`` over ``owner`` is."""
-        self.found.setdefault((term, id(owner)), Read(label, term, owner, name, value))
+    def note(self, label: str, way: Way, owner: Any, name: str | None, value: Any) -> None:
+        """Note a value."""
+        read = Read(label, way, owner, name, value)
+        self.found.setdefault(read.place, read)
 
 
 def _anew(value: Any, names: Set[str]) -> Set[str]:
@@ -255,7 +267,7 @@ _SPACES = (types.ModuleType, types.SimpleNamespace)
 """Objects whose class has no attributes for them."""
 
 _HOLDERS = (torch.Tensor, torch.nn.Module, types.SimpleNamespace, threading.local)
-"""Objects of others that hold what the user puts into them."""
+"""Classes of others whose objects hold the user's values."""
 
 
 def _is_looked_at(value: Any) -> bool:
@@ -279,7 +291,7 @@ def reads(kind: type) -> tuple[Read, ...]:
 
 
 def reads_of(searched: Iterable[Any]) -> Reads:
-    """All that functions, and the methods of classes, read."""
+    """All values that functions, and the methods of classes, read."""
     search = _Search()
     for value in searched:
         (search.kind if isinstance(value, type) else search.function)(value)
