@@ -91,6 +91,43 @@ def test_kernels_that_read_nothing_that_is_written_are_captured() -> None:
     assert other == [3]
 
 
+@pytest.mark.filterwarnings("ignore::tj_core.TjWarning")
+def test_hooks_read_when_they_run() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(lambda g: g * LIST[0])
+        return y.sin()
+
+    jitted = tj.jit(program)
+    for i in range(4):
+        LIST[0] = i
+        found = []
+        for function in (program, jitted):
+            x = torch.ones(2, requires_grad=True)
+            y = function(x).sum()
+            LIST[0] = 5 + i
+            y.backward()
+            found.append(x.grad)
+            LIST[0] = i
+        assert torch.equal(*found)
+
+
+def test_a_hook_that_reads_nothing_is_captured() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y, scale = x * 2, 3
+        y.register_hook(lambda g: g * scale)
+        return y.sin()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = []
+        for function in (program, tj.jit(program)):
+            x = torch.ones(2, requires_grad=True)
+            function(x).sum().backward()
+            found.append(x.grad)
+    assert torch.equal(*found)
+
+
 ANEW = {
     "time": lambda x: (x * 2, time.time_ns()),
     "time in a product": lambda x: (x.double() * time.time()).tolist(),

@@ -9,6 +9,7 @@ __all__ = [
     "constructors",
     "delayed",
     "gradients",
+    "hooks",
     "imported",
     "orders",
     "refused",
@@ -166,6 +167,22 @@ def f(x):
     return f"{x}", "{}".format(c), x.add_(1)
 """,
     "f(x)", "f(x)",
+)  # fmt: skip
+
+hooks = equal_to_eager(
+    """
+k = [1.0]
+x = torch.ones(2, requires_grad=True)
+def f(x):
+    y = x * 2
+    y.register_hook(lambda g: g * k[0])
+    return y.sin()
+def g(x):
+    y = f(x).sum()
+    k[0] += 1
+    return torch.autograd.grad(y, x)
+""",
+    "f(x)", "g(x)", "g(x)",
 )  # fmt: skip
 
 seen_writes = equal_to_eager(

@@ -7,7 +7,7 @@ every call that runs the entry, or follow from the program's operations; else th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import CellType, FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import stop
 from tj_torch.guards.subclasses import lost_attribute, own_bases, same_attributes
+from tj_torch.ops.facts.python_backwards import asked
 from tj_torch.runtime.subclasses import is_wrapper
 from tj_torch.torch_private.replacement import replace
 
@@ -29,6 +30,7 @@ __all__ = [
     "UNSEEN",
     "compute_attributes_once",
     "leave_overriding_subclasses",
+    "leave_reading_hooks",
     "leave_the_unseen",
     "notice_subclasses",
 ]
@@ -209,3 +211,35 @@ def _guard_attributes(stack: ExitStack) -> None:
 
     replace(stack, GuardBuilder, "TENSOR_SUBCLASS_METADATA_MATCH", guarding)
     replace(stack, VariableBuilder, "wrap_tensor", wrapping)
+
+
+def leave_reading_hooks(stack: ExitStack) -> None:
+    """Break the graph at a hook on a computed tensor that reads state, such as a global list.
+
+    Dynamo captures the hook with the program, and it runs in the backward, where eager reads.
+    """
+    from tj_torch.torch_private.dynamo import TensorVariable
+
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _method_register_hook(self: Any, tx: Any, name: str, hook: Any) -> Any:
+            function = _function_of(hook) if not self.source else None
+            if function is not None:
+                found = asked(function)
+                if found.reason is not None or found.reads:
+                    why = found.reason or f"it reads {found.reads[0].name}"
+                    stop(f"the hook {function.__qualname__} runs later, and {why}")
+            return original(self, tx, name, hook)
+
+        return _method_register_hook
+
+    replace(stack, TensorVariable, "_method_register_hook", looking)
+
+
+def _function_of(hook: Any) -> FunctionType | None:
+    """The function of a hook, with fixed values for variables of a program that makes it."""
+    function, code = getattr(hook, "fn", None), getattr(hook, "code", None)
+    if function is None and code is not None:
+        made = code.as_python_constant()
+        cells = tuple(CellType(...) for _ in made.co_freevars)
+        function = FunctionType(made, hook.f_globals, closure=cells)
+    return function if isinstance(function, FunctionType) else None

@@ -9,6 +9,7 @@ from tj_torch.capture.dynamo import (
     outer_probes,
     pending_writes,
     strided_outs,
+    tensors,
 )
 from tj_torch.capture.dynamo.class_features import names, unnoticed
 from tj_torch.torch_private.features import Correction, Needs
@@ -43,6 +44,13 @@ VALUES: tuple[Correction, ...] = (
         unnoticed(pending_writes.leave_unseen_writes),
         Needs(names("STORE_ATTR STORE_GLOBAL STORE_DEREF STORE_SUBSCR DELETE_SUBSCR")),
         outer_probes.seen_writes,
+    ),
+    Correction.of(
+        "hooks that read",
+        "a hook on a computed tensor reads state when it runs",
+        unnoticed(tensors.leave_reading_hooks),
+        Needs(names=names("register_hook")),
+        outer_probes.hooks,
     ),
     Correction(
         "strided results",
