@@ -120,6 +120,7 @@ def test_batch_norms_of_two_types(faked: Any) -> None:
 
 def test_calls_of_two_types(faked: Any) -> None:
     types = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.bool)
+    types += (torch.complex64, torch.complex128)
     rows = [torch.ones(3, dtype=dtype) for dtype in types]
     compared = 0
     for x, y in itertools.product([*rows, *(row[0] for row in rows)], repeat=2):

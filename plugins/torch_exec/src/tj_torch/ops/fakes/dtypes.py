@@ -103,7 +103,8 @@ def _of_bincount(x: Any, weights: torch.Tensor | None = None, *rest: Any) -> Typ
 def _of_ldexp(x: torch.Tensor, exponent: torch.Tensor) -> Types:
     """The common type; of integers, the default one."""
     common = torch.result_type(x, exponent)
-    return {0: common if common.is_floating_point else torch.get_default_dtype()}
+    kept = common.is_floating_point or common.is_complex
+    return {0: common if kept else torch.get_default_dtype()}
 
 
 aten = torch.ops.aten
