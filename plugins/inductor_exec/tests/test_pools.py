@@ -10,6 +10,8 @@ import tj_core as tj
 import torch
 from torch.nn import functional
 
+pytestmark = pytest.mark.sampled(2)
+
 Shape = tuple[int, ...]
 
 POOLS: dict[str, tuple[Shape, Any, tuple[Any, ...], dict[str, Any]]] = {

@@ -19,6 +19,8 @@ import tj_core as tj
 import torch
 from torch.utils import _pytree as pytree
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class Scaled(torch.Tensor):
     """Wrapper of one tensor, whose operations multiply their results by ``factor()``."""

@@ -29,6 +29,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
+pytestmark = pytest.mark.sampled(2)
+
 
 class Meta(type(torch.Tensor)):  # type: ignore[misc]
     """A metaclass that counts."""

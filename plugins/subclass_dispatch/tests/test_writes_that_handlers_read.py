@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
+pytestmark = pytest.mark.sampled(2)
+
 
 class Scaled(torch.Tensor):
     """Wrapper of one tensor, whose operations multiply by global state and by its ``scale``."""

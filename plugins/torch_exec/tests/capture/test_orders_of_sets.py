@@ -10,7 +10,7 @@ import tj_core as tj
 import torch
 from tj_torch.capture.eager_probe import captured_whole, equal_to_eager
 
-pytestmark = pytest.mark.usefixtures("lenient", "forgotten")
+pytestmark = [pytest.mark.sampled(2), pytest.mark.usefixtures("lenient", "forgotten")]
 
 START = """
 x = torch.ones(2)

@@ -16,6 +16,8 @@ import pytest
 import tj_core as tj
 import torch
 
+pytestmark = pytest.mark.sampled(2)
+
 NUMBER: Any = 1
 LIST: list[Any] = [1]
 LIBRARY = torch.library.Library("tj_pending", "DEF")
