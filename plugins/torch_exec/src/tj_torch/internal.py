@@ -75,6 +75,7 @@ from tj_torch.torch_private.ops import (
     python_dispatcher,
     unwrapped,
 )
+from tj_torch.torch_private.replacement import Shared, replace
 from tj_torch.torch_private.runtime import (
     TorchDispatchMode,
     backward_keeps_graph,
@@ -120,6 +121,7 @@ __all__ = [
     "Run",
     "RunSymbols",
     "Saving",
+    "Shared",
     "State",
     "SymbolFacts",
     "TorchDispatchMode",
@@ -179,6 +181,7 @@ __all__ = [
     "random_state",
     "read_apart",
     "reads_data",
+    "replace",
     "replay",
     "row_major",
     "runs_python",

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tj_torch.torch_private.replacement import replace
+from tj_torch.torch_private.replacement import Shared, replace
 
 __all__ = ["beside", "is_beside", "tracing_alone"]
 
@@ -189,50 +189,39 @@ class _Tracing(threading.local):
     depth = 0
 
 
-class _Alone:
-    """Replacement of ``Tracer.trace`` while threads are in blocks of `tracing_alone`."""
+# Of each thread, since all threads share FX's class and its replacement.
+_tracing = _Tracing()
 
-    def __init__(self) -> None:
-        self.here = _Tracing()
-        self.lock = threading.Lock()
-        self.blocks = 0
-        self.stack = contextlib.ExitStack()
 
-    @contextlib.contextmanager
-    def block(self) -> Iterator[None]:
-        """Let FX trace functions without changes to the process, in this thread.
+def _traced_alone(original: Callable[..., Any]) -> Callable[..., Any]:
+    def trace(tracer: Any, root: Any, concrete_args: Any = None) -> Any:
+        if not _tracing.depth or isinstance(root, torch.nn.Module):
+            return original(tracer, root, concrete_args)
+        tracer.root, tracer.submodule_paths = torch.nn.Module(), None
+        tracer.tensor_attrs = {}
+        tracer.graph = torch.fx.Graph(tracer_cls=type(tracer))
+        function, args = tracer.create_args_for_root(root, False, concrete_args)
+        tracer.create_node("output", "output", (tracer.create_arg(function(*args)),), {})
+        return tracer.graph
 
-        FX marks the process as tracing, in which functions of ``torch.compile`` refuse to be
-        called, and replaces ``nn.Module.__call__``: calls of modules in other threads would be
-        recorded, or raise. The tracer of ``make_fx`` needs neither, and other functions that
-        PyTorch's compiler traces call no modules.
-        """
-        with self.lock:
-            if not self.blocks:
-                replace(self.stack, torch.fx.Tracer, "trace", self.tracing)
-            self.blocks += 1
-        self.here.depth += 1
+    return trace
+
+
+_TRACER = Shared(lambda stack: replace(stack, torch.fx.Tracer, "trace", _traced_alone))
+
+
+@contextlib.contextmanager
+def tracing_alone() -> Iterator[None]:
+    """Let FX trace functions without changes to the process, in this thread.
+
+    FX marks the process as tracing, in which functions of ``torch.compile`` refuse to be called,
+    and replaces ``nn.Module.__call__``: calls of modules in other threads would be recorded, or
+    raise. The tracer of ``make_fx`` needs neither, and other functions that PyTorch's compiler
+    traces call no modules.
+    """
+    with _TRACER.block():
+        _tracing.depth += 1
         try:
             yield
         finally:
-            self.here.depth -= 1
-            with self.lock:
-                self.blocks -= 1
-                if not self.blocks:
-                    self.stack.close()
-
-    def tracing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def trace(tracer: Any, root: Any, concrete_args: Any = None) -> Any:
-            if not self.here.depth or isinstance(root, torch.nn.Module):
-                return original(tracer, root, concrete_args)
-            tracer.root, tracer.submodule_paths = torch.nn.Module(), None
-            tracer.tensor_attrs = {}
-            tracer.graph = torch.fx.Graph(tracer_cls=type(tracer))
-            function, args = tracer.create_args_for_root(root, False, concrete_args)
-            tracer.create_node("output", "output", (tracer.create_arg(function(*args)),), {})
-            return tracer.graph
-
-        return trace
-
-
-tracing_alone = _Alone().block
+            _tracing.depth -= 1

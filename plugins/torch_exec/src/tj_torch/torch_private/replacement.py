@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -10,7 +11,7 @@ from typing import Any
 
 from tj_torch.torch_private.lookup import MissingNameError
 
-__all__ = ["has", "noting", "path_of", "replace"]
+__all__ = ["Shared", "has", "noting", "path_of", "replace"]
 
 _METHODS = "tp_methods"
 """Attribute of Dynamo's classes, from 2.14 on: entries with the functions of methods, by name."""
@@ -52,6 +53,34 @@ def replace(
     for key in [key for key, entry in table.items() if entry.handler is original]:
         stack.callback(table.__setitem__, key, table[key])
         table[key] = dataclasses.replace(table[key], handler=made)
+
+
+class Shared:
+    """Replacements for all threads while at least one of them is in a block.
+
+    ``put`` makes them, by `replace`, where the first block begins; they are undone where the last
+    one ends.
+    """
+
+    def __init__(self, put: Callable[[ExitStack], None]) -> None:
+        self.put = put
+        self.lock, self.stack = threading.Lock(), ExitStack()
+        self.blocks = 0
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """Have the replacements inside of the block."""
+        with self.lock:
+            if not self.blocks:
+                self.put(self.stack)
+            self.blocks += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.blocks -= 1
+                if not self.blocks:
+                    self.stack.close()
 
 
 @contextmanager
