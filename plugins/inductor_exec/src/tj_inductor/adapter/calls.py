@@ -62,7 +62,8 @@ def extern_call(operator: Any) -> Callable[..., Any]:
         return lowering(*args, **kwargs)
 
     images = torch.Tag.flexible_layout in operator.tags
-    extern.stands_for = CONVOLUTION if images else BMM  # type: ignore[attr-defined]
+    product = BMM if operator.name() == PRODUCT or operator.name().endswith("::bmm") else None
+    extern.stands_for = CONVOLUTION if images else product  # type: ignore[attr-defined]
     return _lowered(extern, "extern_" + operator.name().replace("::", "_"), operator)
 
 

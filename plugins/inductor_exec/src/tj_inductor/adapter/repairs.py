@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Container
 from typing import Any
 
 import torch
@@ -43,7 +42,7 @@ def copy_joined(graph: torch.fx.GraphModule) -> None:
 
     Inductor computes an argument of `cat` where it stands in the result, and lets a later operator
     of `WRITES` write there: the result changes, too (up to 2.14). Arguments of the region
-    are copied there, and so are parts of values.
+    are copied there.
     """
     later: set[Any] = set()
     for node in reversed(graph.graph.nodes):
@@ -53,17 +52,5 @@ def copy_joined(graph: torch.fx.GraphModule) -> None:
                 later.add(value_of(written))
         elif node.target is torch.ops.aten.cat.default:
             with graph.graph.inserting_before(node):
-                parts = [cloned(x) if _is_whole(x, later) else x for x in node.args[0]]
+                parts = [cloned(x) if value_of(copied(x)) in later else x for x in node.args[0]]
             node.args = (parts, *node.args[1:])
-
-
-def _is_whole(node: torch.fx.Node, values: Container[Any]) -> bool:
-    """Test for one of ``values``, or a view that may be all of it."""
-    source = copied(node)
-    if value_of(source) not in values:
-        return False
-    sizes = [
-        x.meta["val"].numel() for x in (node, source) if isinstance(x.meta["val"], torch.Tensor)
-    ]
-    # Of symbols, nothing is asked.
-    return not all(isinstance(n, int) for n in sizes) or len({*sizes}) == 1
