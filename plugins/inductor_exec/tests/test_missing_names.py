@@ -7,6 +7,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -70,10 +71,11 @@ def take_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let there be no such name: where tj looks for it, or on the class that has it."""
     known = NAMES[name]
     owner, _, member = name.rpartition(".")
-    if owner == "config":  # PyTorch does not let go of its members
-        monkeypatch.setitem(vars(names), owner, Lacking(NAMES[owner].find(), member))
+    found = NAMES[owner].find() if owner else None
+    if isinstance(found, types.ModuleType):  # PyTorch needs, or does not let go of, its members
+        monkeypatch.setitem(vars(names), owner, Lacking(found, member))
     elif owner:
-        base = next(cls for cls in NAMES[owner].find().__mro__ if member in vars(cls))
+        base = next(cls for cls in found.__mro__ if member in vars(cls))
         monkeypatch.delattr(base, member)
         return
     monkeypatch.setitem(NAMES, name, dataclasses.replace(known, path="torch._no.such"))
