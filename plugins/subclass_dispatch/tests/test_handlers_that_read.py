@@ -17,29 +17,16 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_suites.subclasses.kinds import Wrapper
 from torch.utils import _pytree as pytree
 
 pytestmark = pytest.mark.sampled(3)
 
 
-class Scaled(torch.Tensor):
+class Scaled(Wrapper):
     """Wrapper of one tensor, whose operations multiply their results by ``factor()``."""
 
-    held: torch.Tensor
     own: Any = 2
-
-    def __new__(cls, held: torch.Tensor) -> Any:
-        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)
-
-    def __init__(self, held: torch.Tensor) -> None:
-        self.held = held
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["held"], None
-
-    @classmethod
-    def __tensor_unflatten__(cls, inner: Any, context: Any, size: Any, stride: Any) -> Any:
-        return cls(inner["held"])
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_suites.subclasses.kinds import Wrapper
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils.checkpoint import checkpoint
@@ -39,30 +40,8 @@ class Log:
 LOG = Log()
 
 
-class Held(torch.Tensor):
+class Held(Wrapper):
     """Wrapper of one tensor; its handler calls ``note``, then runs the operator on that tensor."""
-
-    held: torch.Tensor
-
-    def __new__(cls, held: torch.Tensor) -> Any:
-        return torch.Tensor._make_wrapper_subclass(
-            cls,
-            held.shape,
-            strides=held.stride(),
-            dtype=held.dtype,
-            device=held.device,
-            requires_grad=held.requires_grad,
-        )
-
-    def __init__(self, held: torch.Tensor) -> None:
-        self.held = held
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["held"], None
-
-    @classmethod
-    def __tensor_unflatten__(cls, inner: Any, context: Any, size: Any, stride: Any) -> Any:
-        return cls(inner["held"])
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

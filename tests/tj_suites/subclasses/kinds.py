@@ -26,6 +26,7 @@ __all__ = [
     "Sideways",
     "Summing",
     "Swapping",
+    "Wrapper",
     "wrapped",
 ]
 
@@ -48,7 +49,7 @@ def wrapped(
     )
 
 
-class _Wrapper(torch.Tensor):
+class Wrapper(torch.Tensor):
     """Holds one inner tensor, on which all operations run; `_rewrap` wraps results."""
 
     held: torch.Tensor
@@ -92,7 +93,7 @@ class _Wrapper(torch.Tensor):
         return return_and_correct_aliasing(func, args, kwargs, out)
 
 
-class Counted(_Wrapper):
+class Counted(Wrapper):
     """Counts the operations that led to it: its context differs from result to result."""
 
     def __init__(self, inner: torch.Tensor, depth: int = 0) -> None:
@@ -107,7 +108,7 @@ class Counted(_Wrapper):
         return cls(result, max(t.depth for t in given) + 1)
 
 
-class Attached(_Wrapper):
+class Attached(Wrapper):
     """Has a tensor as its context, and cannot be detached: it supports one operation."""
 
     def __init__(self, inner: torch.Tensor, scale: torch.Tensor) -> None:
@@ -126,7 +127,7 @@ class Attached(_Wrapper):
         return cls(args[0].held.clone(), args[0].scale)
 
 
-class Labeled(_Wrapper):
+class Labeled(Wrapper):
     """Carries a string, and joins the strings of its arguments."""
 
     def __init__(self, inner: torch.Tensor, label: str = "") -> None:
@@ -141,14 +142,14 @@ class Labeled(_Wrapper):
         return cls(result, "+".join(sorted({t.label for t in given})))
 
 
-class Rows(_Wrapper):
+class Rows(Wrapper):
     """Has its number of rows in its context: a size."""
 
     def _context(self) -> Any:
         return (self.held.shape[0],)
 
 
-class Swapping(_Wrapper):
+class Swapping(Wrapper):
     """Holds another tensor after a write."""
 
     @classmethod
@@ -161,7 +162,7 @@ class Swapping(_Wrapper):
         return args[0]
 
 
-class Lower(_Wrapper):
+class Lower(Wrapper):
     """Has dtype float32 and holds bfloat16."""
 
     def __new__(cls, inner: torch.Tensor, *more: Any) -> Any:
@@ -183,7 +184,7 @@ class Lower(_Wrapper):
         return cls(result) if wraps else result
 
 
-class Sideways(_Wrapper):
+class Sideways(Wrapper):
     """A matrix held transposed: its strides are not those of its inner tensor."""
 
     def __new__(cls, inner: torch.Tensor, *more: Any) -> Any:
@@ -268,7 +269,7 @@ def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.new_empty(a.shape[0], b.shape[1])
 
 
-class Packed(_Wrapper):
+class Packed(Wrapper):
     """Multiplies by an operator without a derivative, in the backward too."""
 
     @classmethod
@@ -281,7 +282,7 @@ class Packed(_Wrapper):
         return cls(packed_mm(a, b))
 
 
-class Summing(_Wrapper):
+class Summing(Wrapper):
     """Overrides a method of PyTorch's."""
 
     def sum(self, *args: Any, **kwargs: Any) -> Any:

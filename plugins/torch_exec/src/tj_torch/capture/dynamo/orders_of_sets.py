@@ -357,7 +357,7 @@ def _values(variable: Any) -> list[Any] | None:
     for item in variable.items:
         try:
             value = item.vt.as_python_constant()
-        except Exception:
+        except Exception:  # Dynamo has several for what is no constant
             return None
         if not _is_value(value):
             return None
@@ -382,7 +382,7 @@ def _is_read_in_order(variable: Any) -> bool:
     """Test for an iterable that a set adds the items of one by one, as it does of a list."""
     try:
         return not issubclass(variable.realize().python_type(), set | frozenset | dict)
-    except Exception:
+    except Exception:  # as above, where it does not know the type
         return False
 
 
