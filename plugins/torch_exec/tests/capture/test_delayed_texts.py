@@ -84,3 +84,37 @@ def test_texts_of_numbers_are_captured() -> None:
     for n in (2, 3, 4):
         assert jitted(torch.ones(n))[:2] == f(torch.ones(n))[:2]
     assert not tj.stats(jitted).fallbacks
+
+
+def too_few(x: torch.Tensor) -> str:
+    return "{} {}".format(*x.shape[:1])
+
+
+def unknown_name(x: torch.Tensor) -> str:
+    return "{} {rows}".format(x.shape[0], columns=x.shape[0])
+
+
+def other_form(x: torch.Tensor) -> str:
+    return f"{x.shape:>9}"
+
+
+def unknown_form(x: torch.Tensor) -> str:
+    return f"{x.shape[0]:q}"
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("text", [too_few, unknown_name, other_form, unknown_form])
+def test_errors_of_formatting_are_caught_where_eager_catches_them(
+    text: Callable[[torch.Tensor], str], dynamic: bool, lenient: Any
+) -> None:
+    def f(x: torch.Tensor) -> Any:
+        try:
+            return text(x), x * 2
+        except (LookupError, TypeError, ValueError) as error:
+            return repr(error), x * 3
+
+    jitted = tj.jit(f, dynamic=dynamic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the graph breaks
+        for n in (2, 3, 4):
+            assert str(jitted(torch.ones(n))) == str(f(torch.ones(n)))

@@ -27,11 +27,13 @@ def correct(stack: ExitStack) -> None:
 
 
 def _formatting(original: Any) -> Any:
-    def create(cls: Any, text: Any, args: Any, keywords: Any) -> Any:
+    def create(cls: Any, *given: Any) -> Any:
+        *_, text, args, keywords = given  # from 2.15 on, the translator comes first
         for value in (*args, *keywords.values()):
             _leave_changing(value.realize())
+        _leave_failing(text, args, keywords)
         made: Callable[..., Any] = original.__get__(None, cls)
-        return made(text, args, keywords)
+        return made(*given)
 
     return classmethod(create)
 
@@ -49,6 +51,28 @@ def _leave_changing(value: Any) -> None:
             _leave_changing(argument.realize())
     elif not isinstance(value, dynamo.SymNodeVariable | dynamo.StringFormatVariable):
         stop(f"the text of {_kind(value)}, which may change")
+
+
+def _leave_failing(text: str, args: Any, keywords: Any) -> None:
+    """Break the graph where formatting raises: after the graph, no ``except`` would catch that."""
+    try:
+        text.format(*map(_example, args), **{k: _example(v) for k, v in keywords.items()})
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        stop(f"a text that cannot be formatted: {error}")
+
+
+def _example(value: Any) -> Any:
+    """A value that formats like ``value``, whose number or text is not known yet."""
+    from tj_torch.torch_private import dynamo
+
+    value = value.realize()
+    if value.is_python_constant():
+        return value.as_python_constant()
+    if isinstance(value, dynamo.TupleVariable | dynamo.SizeVariable):
+        return value.python_type()(map(_example, value.items))
+    if isinstance(value, dynamo.ExceptionVariable):
+        return Exception()
+    return value.python_type()()
 
 
 def _kind(value: Any) -> str:
