@@ -91,7 +91,7 @@ def too_few(x: torch.Tensor) -> str:
 
 
 def unknown_name(x: torch.Tensor) -> str:
-    return "{} {rows}".format(x.shape[0], columns=x.shape[0])
+    return "{} {rows}".format(x.shape[0], columns=x.shape[0])  # noqa: F522, F524
 
 
 def other_form(x: torch.Tensor) -> str:

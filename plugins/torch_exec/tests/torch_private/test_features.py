@@ -137,34 +137,11 @@ def replaced() -> list[tuple[Correction, str, Any, str]]:
     found = []
     with ExitStack() as stack:
         for feature in FEATURES:
-            seen: list[tuple[Any, str]] = []
-            with pytest.MonkeyPatch.context() as patch:
-                for module in _with_replace():
-                    patch.setattr(module, "replace", _noting(seen))
+            with replacement.noting() as seen:
                 feature.apply(stack, Observations())
-            found += [(feature, f"{replacement.path_of(o)}.{n}", o, n) for o, n in seen]
+            paths = {f"{replacement.path_of(o)}.{n}": (o, n) for o, n in seen}
+            found += [(feature, path, *place) for path, place in paths.items()]
     return found
-
-
-def _with_replace() -> list[Any]:
-    import sys
-
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if name.startswith("tj_torch.capture.dynamo") and hasattr(module, "replace")
-    ]
-
-
-def _noting(seen: list[tuple[Any, str]]) -> Callable[..., None]:
-    original = replacement.replace
-
-    def replace(stack: ExitStack, owner: Any, name: str, make: Any, **options: Any) -> None:
-        original(stack, owner, name, make, **options)
-        if (owner, name) not in seen:
-            seen.append((owner, name))
-
-    return replace
 
 
 PLACES = {

@@ -27,56 +27,74 @@ _serial = itertools.count()
 
 
 def equal_to_eager(
-    text: str, *calls: str, plugins: tuple[str, ...] = ("torch",), **overrides: Any
+    text: str,
+    *calls: str,
+    plugins: tuple[str, ...] = ("torch",),
+    leaves_frames: bool = False,
+    **overrides: Any,
 ) -> Probe:
     """A probe that compares ``calls`` of the function ``f`` that ``text`` defines.
 
-    Calls are expressions, evaluated in turn in the namespace of the text, where ``torch`` is.
+    Calls are expressions, evaluated in turn in the namespace of the text, where ``torch`` is. The
+    graph may break. That a frame is left to Python fails the probe: its result is eager's even
+    where tj replaces a function that takes other arguments in this PyTorch.
 
     :param plugins: those of the session; by default none that fuses or differentiates.
+    :param leaves_frames: Python runs frames of this program in every PyTorch.
     :param overrides: options of the session.
     """
 
     def probe() -> None:
-        expected = _outcomes(text, calls, None)
-        found = _outcomes(text, calls, tj.Session(plugins, overrides=overrides))
-        for call, a, b in zip(calls, expected, found, strict=True):
-            assert a == b, f"{call} is {b}, in eager {a}"
+        reasons = _compared(text, calls, tj.Session(plugins, overrides=overrides))
+        if not leaves_frames:
+            _see_only_breaks(reasons)
 
     return probe
 
 
 def captured_whole(text: str, *calls: str) -> None:
     """See that ``calls`` of ``f`` are eager's, and that the program is captured as a whole."""
-    equal_to_eager(text, *calls)()
-    reasons = _fallbacks(text, calls)
+    reasons = _compared(text, calls, tj.Session(["torch"]))
     assert not reasons, reasons[0]
 
 
 def only_breaks(text: str, *calls: str) -> None:
     """See that ``calls`` of ``f`` are eager's, and that the graph breaks, but no frame is left."""
-    equal_to_eager(text, *calls)()
-    reasons = _fallbacks(text, calls)
+    reasons = _compared(text, calls, tj.Session(["torch"]))
+    assert reasons, "the program is captured whole"
+    _see_only_breaks(reasons)
+
+
+def _see_only_breaks(reasons: list[str]) -> None:
     left = [reason for reason in reasons if not reason.startswith("graph break")]
-    assert reasons and not left, left[0] if left else "the program is captured whole"  # noqa: PT018
+    assert not left, left[0]
 
 
-def _fallbacks(text: str, calls: tuple[str, ...]) -> list[str]:
-    with scope_of(text) as scope, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        scope["f"] = program = jitted(scope["f"], tj.Session(["torch"]))
-        for call in calls:
-            eval(call, scope)
-        return [fallback.reason for fallback in tj.stats(program).fallbacks]
+def _compared(text: str, calls: tuple[str, ...], session: tj.Session) -> list[str]:
+    """The reasons of fallbacks of a program whose ``calls`` are eager's."""
+    expected = _outcomes(text, calls)
+    reasons: list[str] = []
+    for call, a, b in zip(calls, expected, _outcomes(text, calls, session, reasons), strict=True):
+        assert a == b, f"{call} is {b}, in eager {a}"
+    return reasons
 
 
-def _outcomes(text: str, calls: tuple[str, ...], session: tj.Session | None) -> list[Any]:
+def _outcomes(
+    text: str,
+    calls: tuple[str, ...],
+    session: tj.Session | None = None,
+    reasons: list[str] | None = None,
+) -> list[Any]:
     with scope_of(text) as scope:
+        program = scope["f"]
         if session is not None:
-            scope["f"] = jitted(scope["f"], session)
+            scope["f"] = program = jitted(program, session)
         with warnings.catch_warnings(), torch.enable_grad():  # a probe may leave gradients off
             warnings.simplefilter("ignore")
-            return [_outcome(call, scope) for call in calls]
+            results = [_outcome(call, scope) for call in calls]
+        if reasons is not None:
+            reasons += [fallback.reason for fallback in tj.stats(program).fallbacks]
+        return results
 
 
 def jitted(program: Any, session: tj.Session) -> Any:

@@ -17,7 +17,7 @@ _METHODS = "tp_methods"
 """Attribute of Dynamo's classes, from 2.14 on: entries with the functions of methods, by name."""
 
 # Set in a block of one thread alone (`noting`).
-_SEEN: ContextVar[list[str] | None] = ContextVar("seen", default=None)
+_SEEN: ContextVar[list[tuple[Any, str]] | None] = ContextVar("seen", default=None)
 
 
 def replace(
@@ -36,7 +36,7 @@ def replace(
     :raises MissingNameError: if this PyTorch has no such name.
     """
     if (seen := _SEEN.get()) is not None:
-        seen.append(f"{path_of(owner)}.{name}")
+        seen.append((owner, name))
     if not has(owner, name) and not (inherited and hasattr(owner, name)):
         raise MissingNameError(f"{path_of(owner)}.{name}")
     if has(owner, name):
@@ -84,9 +84,9 @@ class Shared:
 
 
 @contextmanager
-def noting() -> Iterator[list[str]]:
-    """A list of what `replace` is asked to replace, by path, until this is left."""
-    seen: list[str] = []
+def noting() -> Iterator[list[tuple[Any, str]]]:
+    """A list of what `replace` is asked to replace, owners and names, until this is left."""
+    seen: list[tuple[Any, str]] = []
     token = _SEEN.set(seen)
     try:
         yield seen

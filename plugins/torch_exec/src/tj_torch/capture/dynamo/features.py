@@ -55,7 +55,7 @@ from tj_torch.ops.fakes.modes import corrected_fake_kernels
 from tj_torch.torch_private import composable, dynamo, texts
 from tj_torch.torch_private.features import Correction, Needs, apply_features, missing
 from tj_torch.torch_private.lookup import Name
-from tj_torch.torch_private.replacement import noting
+from tj_torch.torch_private.replacement import noting, path_of
 from tj_torch.torch_private.tables import Table
 
 __all__ = ["FEATURES", "TABLE", "corrected", "say_corrections"]
@@ -507,7 +507,7 @@ def _replaced() -> Iterator[Name]:
     for feature in FEATURES:
         with noting() as seen, contextlib.suppress(Exception), ExitStack() as stack:
             feature.apply(stack, Observations())
-        for path in dict.fromkeys(seen):
+        for path in dict.fromkeys(f"{path_of(owner)}.{name}" for owner, name in seen):
             yield Name(path, f"be replaced: {feature.does}", (feature.name,))
 
 

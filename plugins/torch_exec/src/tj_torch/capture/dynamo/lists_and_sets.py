@@ -41,10 +41,12 @@ def keep_lists_and_sets(stack: ExitStack) -> None:
         return _wrap
 
     def tracking(original: Callable[..., Any]) -> Callable[..., Any]:
-        def track_object_existing(self: Any, item: Any, variable: Any, **kind: Any) -> Any:
+        def track_object_existing(
+            self: Any, item: Any, variable: Any, *kind: Any, **named: Any
+        ) -> Any:
             if type(item) is set:
                 return self.track_mutable(item, variable)
-            return original(self, item, variable, **kind)  # ``kind`` from 2.15 on
+            return original(self, item, variable, *kind, **named)  # ``kind`` from 2.15 on
 
         return track_object_existing
 
