@@ -28,7 +28,6 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "index_fill": lambda: SHORTS.index_fill(0, FIRST, 2**15),
     "scatter": lambda: SHORTS.scatter(0, FIRST, 2**15),
     "pad": lambda: functional.pad(SHORTS.to(torch.uint8), (1, 1), value=-3),
-    "clamp": lambda: SHORTS.clamp(max=2**15),
     "threshold": lambda: functional.threshold(SHORTS, 1, math.nan),
     "factor": lambda: torch.add(SHORTS, SHORTS, alpha=2**15),
     "factor of a product": lambda: torch.addcmul(SHORTS, SHORTS, SHORTS, value=2**15),
@@ -87,3 +86,32 @@ def test_exponents_of_doubles_are_not_fused(fusing: Any) -> None:
     x = torch.randn(4, 8, dtype=torch.float64)
     for mine, eager in zip(fusing(program)(x), program(x), strict=True):
         assert torch.equal(mine, eager)
+
+
+@pytest.mark.parametrize("bound", [5, 2**15, -(2**20), 2**40])
+@pytest.mark.parametrize(
+    "clamped",
+    [
+        lambda x, n: x.clamp(max=n),
+        lambda x, n: x.clamp(min=n),
+        lambda x, n: x.clamp(-abs(n), abs(n)),
+        lambda x, n: functional.hardtanh(x, -abs(n), abs(n)),
+    ],
+)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_bounds_that_a_type_does_not_hold(
+    fusing: Any, clamped: Callable[..., torch.Tensor], bound: int, symbolic: bool
+) -> None:
+    """PyTorch's kernel raises, or from 2.15 on takes the nearest number that the type holds."""
+
+    def outcome(program: Callable[..., torch.Tensor]) -> str:
+        try:
+            results = [program(SHORTS, n) for n in (3, bound)] if symbolic else [program(SHORTS)]
+        except RuntimeError as caught:
+            return str(caught)
+        return str([(x.dtype, x.tolist()) for x in results])
+
+    def program(x: torch.Tensor, n: int = bound) -> torch.Tensor:
+        return clamped(x, n) + x
+
+    assert outcome(fusing(program, {"minimum": 1})) == outcome(program)

@@ -19,7 +19,7 @@ from tj_core.extend import (
     TensorProxy,
     makes_views,
 )
-from tj_torch.extend import is_on, resolve
+from tj_torch.extend import dtype_to_torch, is_on, resolve
 from tj_torch.internal import overlaps_itself
 
 from tj_inductor.adapter.features import TABLE
@@ -199,6 +199,23 @@ def _is_truth(call: BoundSymbol) -> str | None:
     return "Inductor makes no bool of a number that is a symbol"
 
 
+def _bounded_otherwise(call: BoundSymbol) -> str | None:
+    """The reason why Inductor's bounds of ``call`` are others than those of PyTorch's kernel.
+
+    From 2.15 on, a kernel of integers takes a bound that their type does not hold for the nearest
+    one that it holds; before that it refuses. Inductor converts the bound, which wraps around.
+    """
+    (out,) = call.flat_outs
+    if not isinstance(out, TensorProxy) or "int" not in out.dtype.kind or out.dtype.bits == 64:
+        return _is_truth(call)
+    held = torch.iinfo(dtype_to_torch(out.dtype))
+    for bound in (*call.args[1:], *dict(call.kwargs).values()):
+        is_symbol = isinstance(bound, NumberProxy)
+        if is_symbol or (isinstance(bound, int) and not held.min <= bound <= held.max):
+            return "Inductor wraps around a bound that the data type does not hold"
+    return _is_truth(call)
+
+
 def _scatters(call: BoundSymbol) -> str | None:
     """The reason why ``call`` stays a kernel of PyTorch: Inductor's takes up to four times as long.
 
@@ -302,7 +319,7 @@ SOMETIMES: Mapping[str, Callable[[BoundSymbol], str | None]] = {
     **dict.fromkeys(("var", "std", "var_mean", "std_mean"), _warns),
     **dict.fromkeys(PARTS, _writes_to_shared_memory),
     **dict.fromkeys(FILLING, _is_truth),
-    **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _is_truth),
+    **dict.fromkeys(("clamp", "clamp_max", "clamp_min", "hardtanh"), _bounded_otherwise),
 }
 """Operators of which some calls are in no region: functions that return the reason, or None."""
 

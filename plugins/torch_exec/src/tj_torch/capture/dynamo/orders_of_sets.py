@@ -11,6 +11,7 @@ Objects that are hashed by their address have any order.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ IN_PLACE = {"and": operator.iand, "or": operator.ior, "subtract": operator.isub,
             "xor": operator.ixor}  # fmt: skip
 WALKS = ("tp_iter_impl", "unpack_var_sequence", "repr_impl", "tp_repr_impl")
 ASK = ("hash_impl", "is_python_constant", "is_python_equal", "richcompare_impl", "sq_contains",
-       "sq_contains_impl")  # fmt: skip
+       "sq_contains_impl", "tp_richcompare_impl")  # fmt: skip
 """Methods of Dynamo's sets for which the order does not matter."""
 
 ORDERLESS = (all, any, len, max, min, sorted)
@@ -60,12 +61,11 @@ def keep_orders(stack: ExitStack, noticed: Observations) -> None:
     """Keep the order of each set of constants."""
     from tj_torch.torch_private.dynamo import (
         BuiltinVariable,
-        FrozensetVariable,
         ListVariable,
-        SetVariable,
     )
 
     sets = _Sets(noticed)
+    kinds = _kinds()
     changes = {
         **dict.fromkeys(WALKS, sets.walking),
         **dict.fromkeys(ASK, sets.asking),
@@ -74,25 +74,32 @@ def keep_orders(stack: ExitStack, noticed: Observations) -> None:
         "reconstruct": sets.making,
         "set_items": sets.listing,
     }
-    for owner in (SetVariable, FrozensetVariable):
-        for name, change in changes.items():
-            if has(owner, name):
-                replace(stack, owner, name, change)
-    for name in ("call_method", "is_python_constant"):  # of their base, in some releases
-        if not has(SetVariable, name):
-            replace(stack, SetVariable, name, changes.get(name, sets.asking), inherited=True)
-    for word in OPERATORS:
+    for owner, (name, change) in itertools.product(kinds, changes.items()):
+        if has(owner, name):
+            replace(stack, owner, name, change)
+    for name in ("call_method", "is_python_constant"):  # of the base of all kinds, in some releases
+        if not any(has(owner, name) for owner in kinds):
+            replace(stack, kinds[0], name, changes[name], inherited=True)
+    for owner, word in itertools.product(kinds, OPERATORS):
         for name, operation in (
             (f"nb_{word}_impl", OPERATORS),
             (f"nb_inplace_{word}_impl", IN_PLACE),
         ):
-            if has(SetVariable, name):
-                replace(stack, SetVariable, name, sets.operating(operation[word]))
+            if has(owner, name):
+                replace(stack, owner, name, sets.operating(operation[word]))
     replace(stack, ListVariable, "call_method", sets.extending, inherited=True)
     replace_instruction(stack, "BUILD_SET", sets.building)
     forget_handlers(stack, frozenset)
     replace(stack, BuiltinVariable, "call_frozenset", sets.freezing)
     replace(stack, BuiltinVariable, "call_function", sets.computing, inherited=True)
+
+
+def _kinds() -> list[Any]:
+    """Dynamo's classes of sets, bases first; from 2.15 on, one more is the base of both others."""
+    from tj_torch.torch_private.dynamo import FrozensetVariable, SetVariable, VariableTracker
+
+    kinds = dict.fromkeys((*reversed(SetVariable.__mro__), *reversed(FrozensetVariable.__mro__)))
+    return [k for k in kinds if issubclass(k, VariableTracker) and k is not VariableTracker]
 
 
 class _Sets:
@@ -138,10 +145,10 @@ class _Sets:
 
     def operand(self, variable: Any) -> Any:
         """The argument of an operation as a value of Python's, or `UNKNOWN`."""
-        from tj_torch.torch_private.dynamo import ConstDictVariable, SetVariable
+        from tj_torch.torch_private.dynamo import ConstDictVariable
 
         variable = variable.realize()
-        if isinstance(variable, SetVariable):
+        if isinstance(variable, (*_kinds(),)):
             twin = self.twin(variable) if _is_plain(variable) else None
             return UNKNOWN if twin is None else twin
         if type(variable) is ConstDictVariable:
