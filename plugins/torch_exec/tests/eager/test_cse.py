@@ -110,7 +110,9 @@ def attends(x: torch.Tensor) -> Any:
 def test_what_must_stay_two(f: Callable[..., Any]) -> None:
     with torch.no_grad():
         jitted = assert_jits(f, torch.randn(2, 3))
-    assert len(tj.last_trace(jitted).calls) == len(tj.last_traces(jitted)[0].calls)
+    # The result of `contiguous` is its argument here, and no call.
+    kept = [c for c in tj.last_traces(jitted)[0].calls if c.symbol.path != "Tensor.contiguous"]
+    assert len(tj.last_trace(jitted).calls) == len(kept)
 
 
 def test_two_results_are_two_objects_in_two_memories() -> None:

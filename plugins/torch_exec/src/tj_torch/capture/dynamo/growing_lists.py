@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.patches import forget_builders, stop
-from tj_torch.torch_private.replacement import replace
+from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from tj_torch.capture.dynamo.observations import Observations
@@ -42,6 +42,8 @@ def correct(stack: ExitStack, noticed: Observations) -> None:
     for cls in (ListVariable, DequeVariable):
         replace(stack, cls, "call_method", _calling, inherited=True)
         replace(stack, cls, "as_python_constant", end.constants, inherited=True)
+        if has(cls, "sq_inplace_concat_impl"):
+            replace(stack, cls, "sq_inplace_concat_impl", _concatenating)
     _set(stack, BaseListVariable, "__getattr__", _missing)
 
 
@@ -164,6 +166,16 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
             return new.call_method(tx, name, args, kwargs)
 
     return call_method
+
+
+def _concatenating(original: Callable[..., Any]) -> Callable[..., Any]:
+    def sq_inplace_concat_impl(self: Any, tx: Any, other: Any) -> Any:
+        if not _is_unread(self):
+            return original(self, tx, other)
+        self.call_method(tx, "extend", [other], {})  # from 2.15 on, Dynamo calls no method here
+        return self
+
+    return sq_inplace_concat_impl
 
 
 _ADDING = ("append", "extend")
