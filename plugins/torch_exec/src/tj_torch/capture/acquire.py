@@ -70,6 +70,7 @@ from tj_torch.capture.other_names import OtherNames
 from tj_torch.capture.raising_calls import (
     MAY_RAISE,
     cannot_fail,
+    keeping_errors,
     may_raise_at_run_time,
     pinned,
 )
@@ -334,7 +335,7 @@ class Importer(NodeValues):
         check_held(call, self.dialects.tables[UNHELD])
         if cannot_fail(call, self.dialects.sizes):
             return
-        bound = self.bound(call, named.function, node)
+        bound = keeping_errors(self.bound(call, named.function, node), node)
         self.env[node] = self.place(bound, node)
         for index, after in bound.effects.rebinds:
             if after != bound.flat_args[index]:

@@ -1,24 +1,58 @@
-"""Errors of programs that change Python objects: who may run again, and who says what is lost."""
+"""Errors of compiled programs after which the program runs as it is; who says what is lost.
+
+That is a program which changes Python objects, or was captured for most data: see `Deferred`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import NumberProxy, alias_facts
 
 from tj_torch.dispatch.error_notes import with_notes
-from tj_torch.dispatch.fallbacks import warn
+from tj_torch.dispatch.fallbacks import stand_aside, warn
 from tj_torch.functionalize.around import draws_from, generators_in
 from tj_torch.runtime.rerun import Undone, asking, undoing
 from tj_torch.torch_private.ops import ASSERTED_NUMBER
 
 if TYPE_CHECKING:
-    from tj_core.extend import BoundSymbol, Compilation, Jitted, Trace
+    from tj_core.extend import BoundSymbol, Compilation, Jitted, Source, Trace
 
-__all__ = ["decides_otherwise", "keeping_changes", "losing", "with_changes"]
+__all__ = [
+    "Deferred",
+    "decides_otherwise",
+    "keeping_changes",
+    "losing",
+    "may_run_again",
+    "with_changes",
+]
 
 Run = Callable[..., Any]
+
+_COST, _MOST = 8, 32
+
+
+@dataclass(slots=True)
+class Deferred:
+    """Calls whose data a program was not captured for, for ``reason``, first at ``source``.
+
+    They run as they are, after the compiled program has raised. Where that is more than one call in
+    nine, ``leave`` is called: the program is to be captured without.
+    """
+
+    reason: str
+    source: Source | None
+    leave: Callable[[], None]
+    owed: int = 0
+
+    def note(self, jitted: Jitted) -> None:
+        """Note such a call, and warn of the first one."""
+        stand_aside(jitted, f"some calls run in eager: {self.reason}", self.source)
+        self.owed += _COST
+        if self.owed > _MOST:
+            self.leave()
 
 
 def keeping_changes(jitted: Jitted, compilation: Compilation, *, draws: bool, changes: bool) -> Run:
@@ -29,7 +63,7 @@ def keeping_changes(jitted: Jitted, compilation: Compilation, *, draws: bool, ch
     random numbers before its graph.
     """
     function, acquired = compilation.function, compilation.traces[0]
-    if draws or any(map(_is_seen, acquired.calls)):
+    if not may_run_again(acquired, draws=draws):
         return losing(function, jitted.name) if changes else function
     if _writes(acquired):  # the functional form marks its errors itself
         return losing(asking(function), jitted.name) if changes else asking(function)
@@ -37,7 +71,12 @@ def keeping_changes(jitted: Jitted, compilation: Compilation, *, draws: bool, ch
     return undoing(function, devices, generators_in(acquired))
 
 
-def with_changes(jitted: Jitted, run: Run, original: Run) -> Run:
+def may_run_again(acquired: Trace, *, draws: bool) -> bool:
+    """Test if nothing is left of a run of a program that raises; ``draws`` as above."""
+    return not draws and not any(map(_is_seen, acquired.calls))
+
+
+def with_changes(jitted: Jitted, run: Run, original: Run, deferred: Deferred | None) -> Run:
     """``run``, or ``original`` with the same arguments if it raises and nothing is left of that.
 
     If ``original`` returns, a warning says so.
@@ -46,12 +85,21 @@ def with_changes(jitted: Jitted, run: Run, original: Run) -> Run:
 
     def program(*args: Any, **kwargs: Any) -> Any:
         try:
-            return run(*args, **kwargs)
+            result = run(*args, **kwargs)
         except Undone as undone:
             text = f"{type(undone.error).__name__}: {undone.error}"
+        else:
+            if deferred is not None and deferred.owed:
+                deferred.owed -= 1
+            return result
         # Outside of the handler: the program's own error is not chained to that of the graph.
         result = original(*args, **kwargs)
-        warn(f"tj: {name}, compiled, raised {text}\nIn eager it did not: that result is returned")
+        if deferred is not None:
+            deferred.note(jitted)
+        else:
+            warn(
+                f"tj: {name}, compiled, raised {text}\nIn eager it did not: that result is returned"
+            )
         return result
 
     return program

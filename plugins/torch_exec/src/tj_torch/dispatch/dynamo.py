@@ -17,7 +17,13 @@ from tj_torch.capture.dynamo.module_paths import name_modules
 from tj_torch.capture.inner_gradients import InnerGradientsError
 from tj_torch.capture.sources import stack_source
 from tj_torch.dispatch.ahead import prepare, real
-from tj_torch.dispatch.changed_objects import decides_otherwise, keeping_changes, with_changes
+from tj_torch.dispatch.changed_objects import (
+    Deferred,
+    decides_otherwise,
+    keeping_changes,
+    may_run_again,
+    with_changes,
+)
 from tj_torch.dispatch.copies import copy_containers
 from tj_torch.dispatch.dispatcher import Dispatcher, Made, weakly
 from tj_torch.dispatch.error_notes import note_line, with_notes
@@ -114,6 +120,7 @@ class DynamoPrograms:
         self.whole = whole
         self.parameters = _parameters(self.program)
         self.initializing = 0
+        self.defers = True
         self._hooked: Callable[..., Any] | None = None
         self._inner: Dispatcher[Row] | None = None
         self._around: Callable[..., Any] | None = None
@@ -234,6 +241,7 @@ class DynamoPrograms:
                 call.kwargs,
                 dynamic=jitted.options.dynamic,
                 opaque=compiler.opaque,
+                defers=self.defers,
             )
         compilation = None
         if captured.graph is not None:
@@ -249,16 +257,24 @@ class DynamoPrograms:
         entry = Entry(compilation)
         let_through = (dynamo.CaptureFailure, dynamo.ChangedError)
         with jitted.stats.timing("guards"), compiler.own("guards", *let_through):
-            return self._guarded(captured, entry, dispatcher.entries)
+            return self._guarded(captured, entry, dispatcher)
 
-    def _guarded(self, captured: dynamo.Capture, entry: Entry, entries: Entries[Row]) -> Made[Row]:
+    def _guarded(
+        self, captured: dynamo.Capture, entry: Entry, dispatcher: Dispatcher[Row]
+    ) -> Made[Row]:
         """Build the row of ``entry``, and set the function that prints its guards."""
+        entries = dispatcher.entries
         compilation = entry.compilation
         function = None if compilation is None else compilation.function
         changes = captured.noticed.changes
-        reruns = compilation is not None and (changes or decides_otherwise(compilation.traces[0]))
+        draws, deferred = captured.noticed.draws, self._deferred(captured, dispatcher)
+        reruns = compilation is not None and (
+            changes or deferred is not None or decides_otherwise(compilation.traces[0])
+        )
+        if compilation is not None and deferred is not None:
+            if not may_run_again(compilation.traces[0], draws=draws):
+                raise dynamo.CaptureFailure(*captured.noticed.deferred[0], raised=False)
         if compilation is not None and reruns:
-            draws = captured.noticed.draws
             function = keeping_changes(entries.jitted, compilation, draws=draws, changes=changes)
         built = captured.build(function, entries.on_dead(entry))
         # Not `built` itself: it holds the traced code, whose death must end the entry.
@@ -273,8 +289,25 @@ class DynamoPrograms:
         if compilation is None:
             run = with_notes(entries.jitted, self.original)
         elif reruns:
-            run = with_changes(entries.jitted, run, self.original)
+            run = with_changes(entries.jitted, run, self.original, deferred)
         return Made(entry, (guards.check(), run), guards.failed)
+
+    def _deferred(self, captured: dynamo.Capture, dispatcher: Dispatcher[Row]) -> Deferred | None:
+        """The record of calls whose data ``captured`` is not for; None if it is for all."""
+        if not captured.noticed.deferred:
+            return None
+        reason, stack = captured.noticed.deferred[0]
+        programs, entries = weakref.ref(self), weakly(dispatcher.entries.clear)
+
+        def leave() -> None:
+            own = programs()
+            # With `fullgraph` an error would say that the graph breaks.
+            if own is not None and not fullgraph:
+                own.defers = False
+                entries()
+
+        fullgraph = dispatcher.jitted.fullgraph
+        return Deferred(reason, stack_source(stack), leave)
 
     def _own_guards(
         self,

@@ -46,6 +46,7 @@ NAMES = _NEWER | names_in(
         "torch.fx.experimental.symbolic_shapes": {
             "GuardOnDataDependentSymNode": ("know that a value depends on data", RUNS),
             "ShapeEnv._constrain_range_for_size": ("bound a size that depends on data", RUNS),
+            "guard_size_oblivious": ("know what holds for sizes that depend on data", RUNS),
             "statically_known_true": ("know what holds for all sizes", RUNS),
         },
         "torch.utils._sympy": {"functions": ("read the functions in expressions of sizes",)},

@@ -258,8 +258,11 @@ def capture(
     *,
     dynamic: bool | None,
     opaque: tuple[Callable[..., Any], ...] = (),
+    defers: bool = False,
 ) -> Capture:
     """Capture ``root(*args, **kwargs)``; functions in ``opaque`` stay one call each.
+
+    ``defers``: what is captured may raise for some data, for which the program runs as it is.
 
     :raises CaptureFailure: if Dynamo cannot capture the whole program.
     :raises ChangedError: if the program, which runs on, changes meanwhile what is captured.
@@ -267,7 +270,7 @@ def capture(
     """
     lost: list[tuple[Correction, str]] = []
     try:
-        return _captured(root, args, kwargs, dynamic, opaque, lost)
+        return _captured(root, args, kwargs, dynamic, opaque, lost, defers)
     finally:
         say_corrections(lost)  # outside of `_quiet`, which suppresses warnings
 
@@ -279,6 +282,7 @@ def _captured(
     dynamic: bool | None,
     opaque: tuple[Callable[..., Any], ...],
     lost: list[tuple[Correction, str]],
+    defers: bool,
 ) -> Capture:
     """`capture`; adds the features that this PyTorch has lost to ``lost``."""
     from tj_torch.torch_private.dynamo import convert_frame
@@ -297,6 +301,7 @@ def _captured(
         contextlib.ExitStack() as stack,
     ):
         lost += noticed.lost
+        noticed.deferred = [] if defers else None
         if is_beside():
             noticed.read = ReadValues()
             noticed.read.while_tracing(stack)

@@ -16,7 +16,7 @@ NUMBERS_OF_DATA: tuple[Correction, ...] = (
         "undecided numbers",
         "the graph breaks where Python decides on a number that depends on data",
         "programs that decide on sizes of data run as they are",
-        apply=unnoticed(leave_undecided),
+        apply=leave_undecided,
         probe=outer_probes.undecided,
         needs=Needs(),
     ),

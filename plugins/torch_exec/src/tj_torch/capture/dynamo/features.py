@@ -83,7 +83,7 @@ def corrected() -> Iterator[Observations]:
 
 
 def _errors_of_data(stack: ExitStack, noticed: Observations) -> None:
-    keep_assertions(stack, leave_handled_calls(stack))
+    keep_assertions(stack, leave_handled_calls(stack, noticed))
 
 
 _HANDLERS = names("PUSH_EXC_INFO SETUP_FINALLY CHECK_EXC_MATCH JUMP_IF_NOT_EXC_MATCH")

@@ -1,7 +1,9 @@
-"""Break the graph at calls that may raise inside of the program's exception handlers.
+"""Calls that may raise inside of the program's exception handlers.
 
 A graph runs as a whole, before the rest of the program's code, and has no handlers. An error that
-only real data cause would bypass every ``except`` and ``__exit__`` around the call.
+only real data cause would bypass every ``except`` and ``__exit__`` around the call. So the program
+runs as it is for such data, if it can: see `tj_torch.dispatch.changed_objects`. Otherwise the graph
+breaks at the call.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ import torch
 
 from tj_torch.capture.dynamo.patches import is_pytorchs, leave_frames, stop
 from tj_torch.capture.dynamo.quiet import may_raise_on_data, writes_elements_twice
+from tj_torch.capture.raising_calls import note_handled
 from tj_torch.torch_private.replacement import has, replace
 from tj_torch.torch_private.runtime import TorchDispatchMode, pytree
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
+
+    from tj_torch.capture.dynamo.observations import Observations
 
 __all__ = ["Handlers", "leave_handled_calls"]
 
@@ -69,8 +74,8 @@ class Handlers:
         return False
 
 
-def leave_handled_calls(stack: ExitStack) -> Handlers:
-    """Break the graph at a call that may raise at run time inside of a handler of the program.
+def leave_handled_calls(stack: ExitStack, noticed: Observations) -> Handlers:
+    """Leave calls that may raise at run time inside of a handler to the program as it is.
 
     Where Dynamo lacks the names used here, functions with handlers are not captured.
     """
@@ -84,7 +89,7 @@ def leave_handled_calls(stack: ExitStack) -> Handlers:
     if has(base, "enter_ctx"):  # else all contexts count as the program's
         replace(stack, base, "enter_ctx", _noting(handlers))
     if has(utils, "run_node"):
-        replace(stack, utils, "run_node", _watching(handlers))
+        replace(stack, utils, "run_node", _watching(handlers, noticed))
     else:
         leave_frames(
             stack,
@@ -105,7 +110,9 @@ def _noting(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[..., 
     return noting
 
 
-def _watching(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _watching(
+    handlers: Handlers, noticed: Observations
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     from tj_torch.torch_private.dynamo import exc
 
     def watching(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,19 +123,27 @@ def _watching(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[...
                 _leave("a division by a number that may be zero")
             if not handlers.around(tracer.current_tx):
                 return original(tracer, node, args, *rest)
-            target = node.target
+            target, tx = node.target, tracer.current_tx
+
+            def leave(what: str, operator: Any = None) -> None:
+                if operator is None or not noticed.defer(tx, what + _RAISES):
+                    _leave(what)
+                note_handled(node, operator)
+
             if isinstance(target, FunctionType) and not target.__module__.startswith(_OWN):
                 _leave(target.__qualname__)
             env = tracer.shape_env
             asserted = env.num_deferred_runtime_asserts
             try:
-                with _Watching():  # type: ignore[no-untyped-call]
+                with _Watching(leave):  # type: ignore[no-untyped-call]
                     found = original(tracer, node, args, *rest)
             except exc.TorchDynamoException:
                 raise
             except Exception:  # what the handler may be for
                 _leave(str(target))
-            if env.num_deferred_runtime_asserts > asserted:  # sizes that depend on data must fit
+            if env.num_deferred_runtime_asserts > asserted and not noticed.defer(
+                tx, f"{target}{_RAISES}"
+            ):  # sizes that depend on data must fit
                 _leave(str(target))
             return found
 
@@ -249,23 +264,36 @@ def _is_mode(context: Any) -> bool:
 
 
 class _Watching(TorchDispatchMode):
-    """Mode for one call on fakes that breaks the graph if the call may raise on real tensors."""
+    """Mode for one call on fakes that leaves operators which may raise on real tensors.
+
+    ``leave`` gets the name, and the operator if it does not raise for all data.
+    """
 
     # Without it PyTorch raises for an operation such as `cond` under a mode (torch/_ops.py).
     supports_higher_order_operators = True
+
+    def __init__(self, leave: Callable[..., None]) -> None:
+        super().__init__()
+        self.leave = leave
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         leaves = pytree.tree_leaves((args, kwargs))
-        if may_raise_on_data(func, leaves) or writes_elements_twice(func, args, kwargs):
-            _leave(str(func))
+        if writes_elements_twice(func, args, kwargs):
+            self.leave(str(func))
+        if may_raise_on_data(func, leaves):
+            # An operator of the user's may do more than raise.
+            self.leave(str(func), func if func.namespace == "aten" else None)
         return func(*args, **kwargs)
 
 
+_RAISES = " may raise when it runs, and the program handles that"
+
+
 def _leave(what: str) -> None:
-    stop(f"{what} may raise when it runs, and the program handles that")
+    stop(f"{what}{_RAISES}")
 
 
 def _begins_handler(instruction: Any) -> bool:

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from tj_torch.capture.dynamo.patches import is_nested
 from tj_torch.guards.conditions import Conditions
 from tj_torch.guards.members import Absent, Lookup
 
@@ -27,7 +28,8 @@ class Observations:
     PyTorch's; ``lost`` has features that this PyTorch lacks, each with the reason.
     ``uninitialized``: the program initializes a lazy module. ``read`` has the values that were
     read, where the program runs on meanwhile. ``changes``: the program changes Python objects;
-    ``draws``: it asks Python for random numbers. ``records`` counts regions that may be
+    ``draws``: it asks Python for random numbers. ``deferred``: why it may have to run as it is for
+    some data, each reason with the stack; None if it cannot. ``records`` counts regions that may be
     used again, ``reused`` their uses; ``equals`` are modules captured so, if any is to be.
     """
 
@@ -37,12 +39,26 @@ class Observations:
     uninitialized: bool = False
     changes: bool = False
     draws: bool = False
+    deferred: list[tuple[str, Any]] | None = None
     lost: list[tuple[Correction, str]] = field(default_factory=list)
     read: ReadValues | None = None
     records: int = 0
     reused: int = 0
     equals: Equals | None = None
     _conditions: WeakKeyDictionary[Any, Conditions] = field(default_factory=WeakKeyDictionary)
+
+    def defer(self, tx: Any, what: str) -> bool:
+        """Note that the program runs as it is for data for which ``what``; False if it cannot.
+
+        ``tx`` is Dynamo's interpreter there. A function of an operation such as `flex_attention`
+        has no program of its own that could run.
+        """
+        from tj_torch.torch_private.dynamo import TracingContext
+
+        if self.deferred is None or is_nested(tx):
+            return False
+        self.deferred.append((what, TracingContext.extract_stack()))
+        return True
 
     def conditions(self, graph: Any) -> Conditions:
         """Conditions of a graph, Dynamo's ``OutputGraph``, to which more can be added."""

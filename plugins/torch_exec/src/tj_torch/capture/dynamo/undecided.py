@@ -19,13 +19,20 @@ from tj_torch.torch_private.replacement import has, replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
+    from tj_torch.capture.dynamo.observations import Observations
+
 __all__ = ["leave_undecided"]
 
 
-def leave_undecided(stack: ExitStack) -> None:
-    """Break the graph at ``if len(x[mask]):``, a list of it, and an index ``x[:, n % 3]``."""
+def leave_undecided(stack: ExitStack, noticed: Observations) -> None:
+    """Break the graph at ``if m.sum() > 3:``, a list of data, and an index ``x[:, n % 3]``.
+
+    It takes ``if len(x[mask]):`` as it is for all sizes but the least, if it can run as it is for
+    these.
+    """
     from tj_torch.torch_private.dynamo import (
         BuiltinVariable,
+        SymNodeVariable,
         TensorVariable,
         symbolic_convert,
         utils,
@@ -33,12 +40,52 @@ def leave_undecided(stack: ExitStack) -> None:
 
     if has(symbolic_convert, "guard_bool"):
         replace(stack, symbolic_convert, "guard_bool", _deciding)
+        replace(stack, symbolic_convert, "guard_bool", _assuming(noticed, lambda asked: asked))
+    replace(stack, SymNodeVariable, "evaluate_expr", _assuming(noticed, lambda v: v.sym_num))
     replace(stack, TensorVariable, "call_method", _deciding)  # `x[mask].tolist()`
     replace(stack, TensorVariable, "call_method", _numbering_writes)
     if has(TensorVariable, "mp_ass_subscript_impl"):
         replace(stack, TensorVariable, "mp_ass_subscript_impl", _numbering_stores)
     replace(stack, BuiltinVariable, "call_function", _numbering_reads)
     replace(stack, utils, "run_node", _indexing)
+
+
+def _assuming(
+    noticed: Observations, condition_of: Callable[[Any], Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let conditions on sizes of data be as for all sizes from two on, and assert that they are."""
+
+    def assuming(original: Callable[..., Any]) -> Callable[..., Any]:
+        def decide(asked: Any, *rest: Any) -> Any:
+            from tj_torch.torch_private.dynamo import InstructionTranslator
+
+            condition = condition_of(asked)
+            if noticed.deferred is not None and _depends_on_data(condition):
+                holds = _for_most_sizes(condition)
+                tx = InstructionTranslator.current_tx()
+                if holds is not None and noticed.defer(tx, f"it decides on a size, {condition}"):
+                    torch._check(condition if holds else torch.sym_not(condition))
+            return original(asked, *rest)
+
+        return decide
+
+    return assuming
+
+
+def _depends_on_data(condition: Any) -> bool:
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return isinstance(condition, torch.SymBool) and bool(free_unbacked_symbols(condition))
+
+
+def _for_most_sizes(condition: Any) -> bool | None:
+    """The value of ``condition`` for all sizes of data from two on; None if it has several."""
+    from tj_torch.torch_private.shapes import GuardOnDataDependentSymNode, guard_size_oblivious
+
+    try:
+        return bool(guard_size_oblivious(condition))
+    except GuardOnDataDependentSymNode:
+        return None
 
 
 def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
