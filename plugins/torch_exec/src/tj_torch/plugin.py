@@ -100,13 +100,14 @@ def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
 
 @hookimpl
 def tj_tags(options: Options) -> tuple[Tag, ...]:
+    from tj_torch.capture.handled_calls import HANDLED
     from tj_torch.capture.higher_order.checkpoint import TAGS
     from tj_torch.capture.inputs import INFERENCE
     from tj_torch.functionalize.bases import MEMBER, MEMORY
     from tj_torch.functionalize.depended_on import CROSSING, RETURNED_VIEW
     from tj_torch.functionalize.functionalize import OVERWRITTEN
 
-    return (*TAGS, CROSSING, INFERENCE, MEMBER, MEMORY, OVERWRITTEN, RETURNED_VIEW)
+    return (*TAGS, CROSSING, HANDLED, INFERENCE, MEMBER, MEMORY, OVERWRITTEN, RETURNED_VIEW)
 
 
 @hookimpl

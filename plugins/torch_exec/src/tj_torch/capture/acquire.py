@@ -43,6 +43,7 @@ from tj_torch.capture.autocast_notes import Casts
 from tj_torch.capture.comparison import Comparison, check_assumed
 from tj_torch.capture.constants import Constants
 from tj_torch.capture.dynamo.trace_limits import UNHELD, UnheldError, check_held
+from tj_torch.capture.handled_calls import tagged_handled
 from tj_torch.capture.higher_order.checkpoint import check_repeated
 from tj_torch.capture.higher_order.subprograms import (
     bind_subprograms,
@@ -70,7 +71,6 @@ from tj_torch.capture.other_names import OtherNames
 from tj_torch.capture.raising_calls import (
     MAY_RAISE,
     cannot_fail,
-    keeping_errors,
     may_raise_at_run_time,
     pinned,
 )
@@ -335,7 +335,7 @@ class Importer(NodeValues):
         check_held(call, self.dialects.tables[UNHELD])
         if cannot_fail(call, self.dialects.sizes):
             return
-        bound = keeping_errors(self.bound(call, named.function, node), node)
+        bound = tagged_handled(self.bound(call, named.function, node), node)
         self.env[node] = self.place(bound, node)
         for index, after in bound.effects.rebinds:
             if after != bound.flat_args[index]:

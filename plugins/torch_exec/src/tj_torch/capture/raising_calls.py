@@ -25,7 +25,7 @@ from tj_torch.ops.facts.metadata_mutation import is_autograd_change
 if TYPE_CHECKING:
     from tj_torch.ops.sizes.program import Sizes
 
-__all__ = ["MAY_RAISE", "cannot_fail", "keeping_errors", "may_raise_at_run_time", "note_handled", "pinned", "rules"]
+__all__ = ["MAY_RAISE", "cannot_fail", "may_raise_at_run_time", "pinned", "rules"]
 
 MAY_RAISE = "may_raise"
 """Name of the rule table."""
@@ -68,38 +68,6 @@ def cannot_fail(call: BoundSymbol, sizes: Sizes) -> bool:
     if call.symbol != ASSERT_SCALAR or not isinstance(call.args[0], NumberProxy):
         return False
     return sizes.certain(call.args[0].expr)
-
-
-def note_handled(node: torch.fx.Node, operator: Any) -> None:
-    """Note that a handler may catch the error of ``operator`` in the call that ``node`` is."""
-    node.meta.setdefault(_HANDLED, set()).add(_plain(operator.overloadpacket.__name__))
-
-
-def keeping_errors(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
-    """``call`` whose operators that raise for a handler stay, though nobody uses their results."""
-    names, body = node.meta.get(_HANDLED), call.body
-    if names is None:
-        return call
-    if body is not None:
-        known = [_plain(c.symbol.name.partition(".")[0]) in names for c in body.calls]
-        kept = known if any(known) else [True] * len(known)
-        made = [_kept(c) if k else c for c, k in zip(body.calls, kept, strict=True)]
-        call = call.replace(body=replace(body, calls=tuple(made)))
-    return _kept(call)
-
-
-_HANDLED = "tj_handled"
-"""Key of a node's ``meta``: the names of the operators that raise."""
-
-
-def _plain(name: str) -> str:
-    """The name of an operator, whether it writes in place or not."""
-    return name.rstrip("_")
-
-
-def _kept(call: BoundSymbol) -> BoundSymbol:
-    ordered = dict.fromkeys((*call.effects.ordered, "side_effect"))
-    return call.replace(effects=replace(call.effects, ordered=tuple(ordered)))
 
 
 def pinned(facts: Expanded) -> Expanded:

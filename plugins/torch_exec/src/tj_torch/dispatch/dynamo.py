@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import CaptureError, Compilation, Entry, Fallback, Jitted, PassError
+from tj_core.extend import OVERWRITES, CaptureError, Compilation, Entry, Fallback, Jitted, PassError
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.module_paths import name_modules
+from tj_torch.capture.handled_calls import all_run
 from tj_torch.capture.inner_gradients import InnerGradientsError
 from tj_torch.capture.sources import stack_source
 from tj_torch.dispatch.ahead import prepare, real
@@ -45,7 +46,6 @@ from tj_torch.torch_private.runtime import pytree
 if TYPE_CHECKING:
     import types
 
-    from tj_torch.dispatch.entries import Entries
     from tj_torch.torch_private.switches import Stances
 
 __all__ = ["DynamoPrograms"]
@@ -272,8 +272,10 @@ class DynamoPrograms:
             changes or deferred is not None or decides_otherwise(compilation.traces[0])
         )
         if compilation is not None and deferred is not None:
-            if not may_run_again(compilation.traces[0], draws=draws):
-                raise dynamo.CaptureFailure(*captured.noticed.deferred[0], raised=False)
+            again = may_run_again(compilation.traces[0], draws=draws)
+            rules = entries.jitted.session.tables[OVERWRITES]
+            if not (again and all_run(captured.handled, compilation.traces, rules)):
+                raise captured.break_instead()
         if compilation is not None and reruns:
             function = keeping_changes(entries.jitted, compilation, draws=draws, changes=changes)
         built = captured.build(function, entries.on_dead(entry))

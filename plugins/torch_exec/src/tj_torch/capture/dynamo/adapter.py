@@ -116,6 +116,18 @@ class Capture:
         found = exported.graph_input_idx_to_local_source
         return {i: source.name for i, source in found.items()}
 
+    @property
+    def handled(self) -> int:
+        """Number of the calls whose errors a handler of the program may catch."""
+        graph = None if self.graph is None else self.graph.graph
+        return sum(node.graph is graph for node in self.noticed.handled)
+
+    def break_instead(self) -> CaptureFailure:
+        """A graph break where data was first left to a run of the program as it is."""
+        assert self.noticed.deferred
+        reason, stack = self.noticed.deferred[0]
+        return CaptureFailure(reason, stack, raised=False)
+
     def check_inputs(self, trace: Trace) -> None:
         """Check the metadata of the inputs of ``trace`` against the captured values.
 

@@ -20,7 +20,7 @@ import torch
 
 from tj_torch.capture.dynamo.patches import is_pytorchs, leave_frames, stop
 from tj_torch.capture.dynamo.quiet import may_raise_on_data, writes_elements_twice
-from tj_torch.capture.raising_calls import note_handled
+from tj_torch.capture.handled_calls import note_handled
 from tj_torch.torch_private.replacement import has, replace
 from tj_torch.torch_private.runtime import TorchDispatchMode, pytree
 
@@ -128,7 +128,8 @@ def _watching(
             def leave(what: str, operator: Any = None) -> None:
                 if operator is None or not noticed.defer(tx, what + _RAISES):
                     _leave(what)
-                note_handled(node, operator)
+                noticed.handled[node] = None
+                note_handled(node)
 
             if isinstance(target, FunctionType) and not target.__module__.startswith(_OWN):
                 _leave(target.__qualname__)

@@ -29,7 +29,8 @@ class Observations:
     ``uninitialized``: the program initializes a lazy module. ``read`` has the values that were
     read, where the program runs on meanwhile. ``changes``: the program changes Python objects;
     ``draws``: it asks Python for random numbers. ``deferred``: why it may have to run as it is for
-    some data, each reason with the stack; None if it cannot. ``records`` counts regions that may be
+    some data, each reason with the stack; None if it cannot. ``handled`` are the nodes whose errors
+    it handles, of all attempts at a graph. ``records`` counts regions that may be
     used again, ``reused`` their uses; ``equals`` are modules captured so, if any is to be.
     """
 
@@ -40,6 +41,7 @@ class Observations:
     changes: bool = False
     draws: bool = False
     deferred: list[tuple[str, Any]] | None = None
+    handled: dict[torch.fx.Node, None] = field(default_factory=dict)
     lost: list[tuple[Correction, str]] = field(default_factory=list)
     read: ReadValues | None = None
     records: int = 0
