@@ -113,8 +113,6 @@ def _noting(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[..., 
 def _watching(
     handlers: Handlers, noticed: Observations
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from tj_torch.torch_private.dynamo import exc
-
     def watching(original: Callable[..., Any]) -> Callable[..., Any]:
         def run_node(tracer: Any, node: torch.fx.Node, args: Any, *rest: Any) -> Any:
             if _may_divide_by_zero(node.target, args) and handlers.around(
@@ -123,34 +121,45 @@ def _watching(
                 _leave("a division by a number that may be zero")
             if not handlers.around(tracer.current_tx):
                 return original(tracer, node, args, *rest)
-            target, tx = node.target, tracer.current_tx
-
-            def leave(what: str, operator: Any = None) -> None:
-                if operator is None or not noticed.defer(tx, what + _RAISES):
-                    _leave(what)
-                noticed.handled[node] = None
-                note_handled(node)
-
+            target = node.target
             if isinstance(target, FunctionType) and not target.__module__.startswith(_OWN):
                 _leave(target.__qualname__)
-            env = tracer.shape_env
-            asserted = env.num_deferred_runtime_asserts
-            try:
-                with _Watching(leave):  # type: ignore[no-untyped-call]
-                    found = original(tracer, node, args, *rest)
-            except exc.TorchDynamoException:
-                raise
-            except Exception:  # what the handler may be for
-                _leave(str(target))
-            if env.num_deferred_runtime_asserts > asserted and not noticed.defer(
-                tx, f"{target}{_RAISES}"
-            ):  # sizes that depend on data must fit
-                _leave(str(target))
-            return found
+            return _watched(lambda: original(tracer, node, args, *rest), tracer, node, noticed)
 
         return run_node
 
     return watching
+
+
+def _watched(
+    run: Callable[[], Any], tracer: Any, node: torch.fx.Node, noticed: Observations
+) -> Any:
+    """The result of ``run``, a call on fakes; breaks the graph if the real call may raise.
+
+    Or it notes that the program runs as it is then.
+    """
+    from tj_torch.torch_private.dynamo import exc
+
+    def leave(what: str) -> None:
+        if not noticed.defer(tracer.current_tx, f"{what}{_RAISES}"):
+            _leave(what)
+
+    env = tracer.shape_env
+    asserted = env.num_deferred_runtime_asserts
+    try:
+        with _Watching() as watching:  # type: ignore[no-untyped-call]
+            found = run()
+    except exc.TorchDynamoException:
+        raise
+    except Exception:  # what the handler may be for
+        _leave(str(node.target))
+    if watching.raising is not None:
+        leave(watching.raising)
+        noticed.handled[node] = None
+        note_handled(node)
+    if env.num_deferred_runtime_asserts > asserted:  # sizes that depend on data must fit
+        leave(str(node.target))
+    return found
 
 
 def _running(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -265,28 +274,27 @@ def _is_mode(context: Any) -> bool:
 
 
 class _Watching(TorchDispatchMode):
-    """Mode for one call on fakes that leaves operators which may raise on real tensors.
+    """Mode for one call on fakes that notes in ``raising`` what may raise on real tensors.
 
-    ``leave`` gets the name, and the operator if it does not raise for all data.
+    It breaks the graph at what raises whatever the data, and at an operator that is not PyTorch's,
+    which may do more than raise.
     """
 
     # Without it PyTorch raises for an operation such as `cond` under a mode (torch/_ops.py).
     supports_higher_order_operators = True
 
-    def __init__(self, leave: Callable[..., None]) -> None:
-        super().__init__()
-        self.leave = leave
+    raising: str | None = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        leaves = pytree.tree_leaves((args, kwargs))
         if writes_elements_twice(func, args, kwargs):
-            self.leave(str(func))
-        if may_raise_on_data(func, leaves):
-            # An operator of the user's may do more than raise.
-            self.leave(str(func), func if func.namespace == "aten" else None)
+            _leave(str(func))
+        if may_raise_on_data(func, pytree.tree_leaves((args, kwargs))):
+            if func.namespace != "aten":
+                _leave(str(func))
+            self.raising = str(func)
         return func(*args, **kwargs)
 
 

@@ -16,8 +16,8 @@ from tj_torch.torch_private.runtime import OpOverload, pytree
 
 __all__ = ["may_raise_on_data", "writes_elements_twice"]
 
-_SLICE = torch.ops.aten.slice.Tensor
-"""A view of what there is between its ends, whatever these are."""
+_SOUND = (torch.ops.aten.slice.Tensor, torch.ops.aten.expand.default)
+"""Views of what there is between any two ends, and one whose sizes PyTorch asserts itself."""
 
 _DIVIDING = frozenset({"div", "divide", "floor_divide", "remainder", "fmod", "pow", "mvlgamma"})
 """Pointwise operators that raise for some integers."""
@@ -261,7 +261,7 @@ def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     if not tensors or _views(operator):
         # A view of sizes or at an index that depends on data may not be one of the tensor.
-        return operator is not _SLICE and any(map(_depends_on_data, arguments))
+        return operator not in _SOUND and any(map(_depends_on_data, arguments))
     if operator.namespace in ("prim", "prims"):
         return False
     if operator.namespace != "aten":

@@ -14,6 +14,7 @@ import torch
 
 from tj_torch.capture.dynamo.patches import is_nested, stop
 from tj_torch.capture.dynamo.symbolic_indices import viewed
+from tj_torch.torch_private.ops import depend_on_data
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -73,9 +74,7 @@ def _assuming(
 
 
 def _depends_on_data(condition: Any) -> bool:
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
-    return isinstance(condition, torch.SymBool) and bool(free_unbacked_symbols(condition))
+    return isinstance(condition, torch.SymBool) and depend_on_data([condition])
 
 
 def _for_most_sizes(condition: Any) -> bool | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from tj_core.extend import leaves, map_tree
@@ -65,7 +66,16 @@ def _alike(values: Sequence[object], one: Ref, other: Ref) -> bool:
     a, b = values[one.index], values[other.index]
     assert isinstance(a, torch.Tensor)
     assert isinstance(b, torch.Tensor)
-    return _described(a) == _described(b) and 0 not in a.shape
+    if _described(a) != _described(b):
+        return False
+    sizes = zip((*a.shape, *a.stride()), (*b.shape, *b.stride()), strict=True)
+    return all(_certain(m == n) for m, n in sizes) and all(_certain(n != 0) for n in a.shape)
+
+
+def _certain(condition: Any) -> bool:
+    """Test if ``condition`` holds, if need be by a guard; False if it depends on data."""
+    known = private.is_known if private.depend_on_data([condition]) else bool
+    return known(condition)
 
 
 def _viewed(values: Sequence[object], call: Recorded) -> Iterator[Ref]:
@@ -75,7 +85,7 @@ def _viewed(values: Sequence[object], call: Recorded) -> Iterator[Ref]:
 
 
 def _described(t: torch.Tensor) -> tuple[object, ...]:
-    return t.dtype, t.device, t.shape, t.stride(), t.is_conj(), t.is_neg()
+    return t.dtype, t.device, t.dim(), t.is_conj(), t.is_neg()
 
 
 def _refs(tree: object) -> list[Ref]:
