@@ -7,7 +7,12 @@ import warnings
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.capture.eager_probe import captured_whole, equal_to_eager, only_breaks
+from tj_torch.capture.eager_probe import (
+    captured_for_most,
+    captured_whole,
+    equal_to_eager,
+    only_breaks,
+)
 
 CALLS = (
     "f(torch.ones(4, 3), torch.arange(4) < 2)",
@@ -17,10 +22,20 @@ CALLS = (
 """Calls with a mask that is true for two, none and three rows."""
 
 DECIDES = {
-    "a size is true": "v = x[m]\n return v.sin() if len(v) else v + 1",
-    "the least of two sizes": "n = len(m.nonzero())\n return x * 2 if min(n, len(x)) else x",
+    "a number is large": "return x * 2 if int(m.sum()) > 1 else x",
+    "a size is large": "return x * 2 if len(x[m]) > 2 else x",
     "a list": "return x * 2, x[m][:, 0].tolist()",
 }
+
+SIZES = {
+    "a size is true": "v = x[m]\n return v.sin() if len(v) else v + 1",
+    "no element": "v = x[m]\n if v.numel() == 0: return x\n return v.amax(0)",
+    "a segment": "i = m.nonzero()[:, 0]\n"
+    " n = int(i.max()) + 1 if i.numel() > 0 else 0\n"
+    " return x.new_zeros(n, 3).index_add(0, i, x[i]).sum(0)",
+    "the least of two sizes": "n = len(m.nonzero())\n return x * 2 if min(n, len(x)) else x",
+}
+"""Decisions that are alike for all sizes but the least."""
 
 INDICES = {
     "a remainder": "n = int(m.sum())\n x = x * 1\n x[:, n % 2].zero_()\n return x",
@@ -35,6 +50,12 @@ INDICES = {
 @pytest.mark.parametrize("body", DECIDES.values(), ids=list(DECIDES))
 def test_the_graph_breaks_where_a_number_decides(body: str) -> None:
     only_breaks(f"def f(x, m):\n {body}", *CALLS)
+
+
+@pytest.mark.parametrize("body", SIZES.values(), ids=list(SIZES))
+def test_a_program_is_captured_for_all_sizes_but_the_least(body: str) -> None:
+    captured_for_most(f"def f(x, m):\n {body}", *CALLS)
+    captured_whole(f"def f(x, m):\n {body}", CALLS[0], CALLS[2])
 
 
 @pytest.mark.parametrize("body", INDICES.values(), ids=list(INDICES))
@@ -54,12 +75,16 @@ HANDLED = {
     "a quotient": ("v = x * (1 / n)", "ZeroDivisionError"),
     "a remainder": ("v = x * (3 % n)", "ArithmeticError"),
     "a power": ("v = x * n ** -1", "ZeroDivisionError"),
-    "an index": ("v = x[n]", "IndexError"),
+    "an index": ("v = x[n + 2]", "IndexError"),
     "a view": ("v = x.view(n, -1, 3)[0]", "RuntimeError"),
     "sizes that do not fit": ("v = x + x[m]", "RuntimeError"),
     "a square root": ("v = x * math.sqrt(n - 1)", "ValueError"),
 }
 """Lines that raise for some of the `CALLS`, and the error."""
+
+
+OF_PYTHON = ("ZeroDivisionError", "ArithmeticError", "ValueError")
+"""Errors of numbers, which Python raises."""
 
 
 @pytest.mark.sampled(7)
@@ -69,7 +94,8 @@ def test_a_handler_gets_the_error_of_a_number(line: str, error: str, number: str
     text = (
         f"import math\ndef f(x, m):\n n = {number}\n try: {line}\n except {error}: return x * 5\n"
     )
-    only_breaks(f"{text} return v", *CALLS)
+    seen = only_breaks if error in OF_PYTHON else captured_for_most
+    seen(f"{text} return v", *CALLS)
 
 
 @pytest.mark.sampled(3)

@@ -5,11 +5,11 @@ That is a program which changes Python objects, or was captured for most data: s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import NumberProxy, alias_facts
+from tj_core.extend import NumberProxy, Stage, alias_facts
 
 from tj_torch.dispatch.error_notes import with_notes
 from tj_torch.dispatch.fallbacks import stand_aside, warn
@@ -24,8 +24,8 @@ __all__ = [
     "Deferred",
     "decides_otherwise",
     "keeping_changes",
+    "leaves_nothing",
     "losing",
-    "may_run_again",
     "with_changes",
 ]
 
@@ -63,7 +63,7 @@ def keeping_changes(jitted: Jitted, compilation: Compilation, *, draws: bool, ch
     random numbers before its graph.
     """
     function, acquired = compilation.function, compilation.traces[0]
-    if not may_run_again(acquired, draws=draws):
+    if draws or any(map(_is_seen, acquired.calls)):
         return losing(function, jitted.name) if changes else function
     if _writes(acquired):  # the functional form marks its errors itself
         return losing(asking(function), jitted.name) if changes else asking(function)
@@ -71,9 +71,15 @@ def keeping_changes(jitted: Jitted, compilation: Compilation, *, draws: bool, ch
     return undoing(function, devices, generators_in(acquired))
 
 
-def may_run_again(acquired: Trace, *, draws: bool) -> bool:
-    """Test if nothing is left of a run of a program that raises; ``draws`` as above."""
-    return not draws and not any(map(_is_seen, acquired.calls))
+def leaves_nothing(traces: Sequence[Trace], *, draws: bool) -> bool:
+    """Test if nothing is left of a run that raises of the program with ``traces``.
+
+    ``draws`` is as in `keeping_changes`.
+    """
+    acquired = traces[0]
+    functional = any(trace.stage is Stage.FUNCTIONAL for trace in traces)
+    seen = draws or any(map(_is_seen, acquired.calls))
+    return not seen and (functional or not _writes(acquired))
 
 
 def with_changes(jitted: Jitted, run: Run, original: Run, deferred: Deferred | None) -> Run:

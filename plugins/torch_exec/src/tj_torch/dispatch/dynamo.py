@@ -22,7 +22,7 @@ from tj_torch.dispatch.changed_objects import (
     Deferred,
     decides_otherwise,
     keeping_changes,
-    may_run_again,
+    leaves_nothing,
     with_changes,
 )
 from tj_torch.dispatch.copies import copy_containers
@@ -272,7 +272,7 @@ class DynamoPrograms:
             changes or deferred is not None or decides_otherwise(compilation.traces[0])
         )
         if compilation is not None and deferred is not None:
-            again = may_run_again(compilation.traces[0], draws=draws)
+            again = leaves_nothing(compilation.traces, draws=draws)
             rules = entries.jitted.session.tables[OVERWRITES]
             if not (again and all_run(captured.handled, compilation.traces, rules)):
                 raise captured.break_instead()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tj_torch.capture.eager_probe import captured_whole, equal_to_eager, only_breaks
+from tj_torch.capture.eager_probe import (
+    captured_for_most,
+    captured_whole,
+    equal_to_eager,
+    only_breaks,
+)
 
 __all__ = [
     "asserted",
@@ -224,10 +229,12 @@ def f(x, n): return x * 2 if isinstance(n, float) and hasattr(n, 'is_integer') e
 
 
 def undecided() -> None:
-    """See that no frame is left to Python where a program decides on a size of data."""
+    """See that no frame is left to Python where a program decides on data, or on a size of it."""
     text = """
 def f(x):
     y = x[x > 0]
-    return y * 2 if len(y) else x
+    return y * 2 if {} else x
 """
-    only_breaks(text, "f(torch.ones(2))", "f(-torch.ones(2))")
+    calls = "f(torch.ones(2))", "f(-torch.ones(2))"
+    captured_for_most(text.format("len(y)"), *calls)
+    only_breaks(text.format("int(y.sum()) > 1"), *calls)
