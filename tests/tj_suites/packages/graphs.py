@@ -59,6 +59,22 @@ class Pooled(nn.Module):
         return tuple(pool(x, graphs, 2) for pool in self.pools)
 
 
+class Chosen(nn.Module):
+    """Convolutions with a pooling between them that keeps some nodes, and one row per graph."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        geometric = importlib.import_module(_nn)
+        self.first = geometric.GCNConv(FEATURES, 16)
+        self.pool = getattr(geometric, kind)(16, ratio=0.7)
+        self.second = geometric.GCNConv(16, 3)
+        self.rows = geometric.global_max_pool
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor, graphs: torch.Tensor) -> torch.Tensor:
+        x, edges, _, graphs, _, _ = self.pool(self.first(x, edges).relu(), edges, batch=graphs)
+        return self.rows(self.second(x, edges), graphs)
+
+
 _SIZES = {
     "in_channels": FEATURES,
     "hidden_channels": 16,
@@ -77,6 +93,8 @@ GEOMETRIC = Package(
         Network("GraphSAGE", module(_nn, "GraphSAGE")(**_SIZES), graph),
         Network("GIN", module(_nn, "GIN")(**_SIZES, norm="batch_norm"), graph),
         Network("GIN, pooled", Pooled, two_graphs),
+        Network("GCN, the best nodes", lambda: Chosen("TopKPooling"), two_graphs),
+        Network("GCN, the best nodes by a network", lambda: Chosen("SAGPooling"), two_graphs),
         Network("transformer", lambda: Two("TransformerConv", heads=2), graph),
         Network(
             "GraphSAGE, jumping knowledge",

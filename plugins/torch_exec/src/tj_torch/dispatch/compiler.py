@@ -183,15 +183,18 @@ class GraphCompiler:
     ) -> Callable[..., Any]:
         """A ``torch.compile`` backend: each graph, a part of ``program``, becomes an entry.
 
-        A graph that no trace can hold runs as captured; so do all graphs under forward-mode AD, or
-        inside of a tensor's ``__torch_dispatch__``. Where a graph does not show all that the
-        program does, Dynamo runs that frame uncompiled.
+        A graph without calls, or that no trace can hold, runs as captured; so do all graphs under
+        forward-mode AD, or inside of a tensor's ``__torch_dispatch__``. Where a graph does not show
+        all that the program does, Dynamo runs that frame uncompiled.
         """
         dynamo.guard_forward_mode()
         mode = below_mode()
         if mode is not None:
             stand_aside(self.jitted, f"{mode} is active")
             return graph.forward
+        if all(node.op in ("placeholder", "output") for node in graph.graph.nodes):
+            dynamo.forget_examples()
+            return graph.forward  # a part that computes nothing
         with dynamo.compiling(), self.jitted.lock:
             frame, changed = compiling_frame(), changes_objects()
             self.jitted.reason = recompiled(frame)

@@ -14,7 +14,7 @@ __all__ = ["NUMBERS_OF_DATA"]
 NUMBERS_OF_DATA: tuple[Correction, ...] = (
     Correction(
         "undecided numbers",
-        "the graph breaks where Python decides on a number that depends on data",
+        "a program that decides on a number of data is captured for most, or in parts",
         "programs that decide on sizes of data run as they are",
         apply=leave_undecided,
         probe=outer_probes.undecided,
