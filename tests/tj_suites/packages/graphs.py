@@ -70,7 +70,7 @@ class Chosen(nn.Module):
         self.second = geometric.GCNConv(16, 3)
         self.rows = geometric.global_max_pool
 
-    def forward(self, x: torch.Tensor, edges: torch.Tensor, graphs: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, edges: torch.Tensor, graphs: torch.Tensor) -> Any:
         x, edges, _, graphs, _, _ = self.pool(self.first(x, edges).relu(), edges, batch=graphs)
         return self.rows(self.second(x, edges), graphs)
 

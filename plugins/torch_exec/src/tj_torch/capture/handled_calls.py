@@ -55,8 +55,8 @@ def tagged_handled(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
 def all_run(count: int, traces: Sequence[Trace], rules: RuleTable[Overwrites]) -> bool:
     """Test if all calls that were noted, ``count``, run whenever the program of ``traces`` does.
 
-    What it returns, or does, must depend on elements of their results. ``rules`` is the table
-    ``overwrites``.
+    What the program returns, or does, must depend on elements of their results. ``rules`` is the
+    table ``overwrites``.
     """
     acquired = traces[0]
     functional = next((t for t in traces if t.stage is Stage.FUNCTIONAL), acquired)

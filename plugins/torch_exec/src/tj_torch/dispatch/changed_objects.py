@@ -1,6 +1,6 @@
 """Errors of compiled programs after which the program runs as it is; who says what is lost.
 
-That is a program which changes Python objects, or was captured for most data: see `Deferred`.
+Such programs change Python objects, or were captured for most data: see `Deferred`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ __all__ = [
 Run = Callable[..., Any]
 
 _COST, _MOST = 8, 32
+"""What a call in eager adds to a balance, from which each other call takes one, and the most."""
 
 
 @dataclass(slots=True)
 class Deferred:
     """Calls whose data a program was not captured for, for ``reason``, first at ``source``.
 
-    They run as they are, after the compiled program has raised. Where that is more than one call in
-    nine, ``leave`` is called: the program is to be captured without.
+    These calls run as they are, after the compiled program has raised. If they are more than one in
+    nine, ``leave`` is called: the program is to be captured with graph breaks instead.
     """
 
     reason: str

@@ -134,9 +134,9 @@ def _watching(
 def _watched(
     run: Callable[[], Any], tracer: Any, node: torch.fx.Node, noticed: Observations
 ) -> Any:
-    """The result of ``run``, a call on fakes; breaks the graph if the real call may raise.
+    """The result of ``run``, a call on fakes; the real call may raise in a handler.
 
-    Or it notes that the program runs as it is then.
+    The graph breaks there, unless the program can run as it is for such data.
     """
     from tj_torch.torch_private.dynamo import exc
 
@@ -276,8 +276,8 @@ def _is_mode(context: Any) -> bool:
 class _Watching(TorchDispatchMode):
     """Mode for one call on fakes that notes in ``raising`` what may raise on real tensors.
 
-    It breaks the graph at what raises whatever the data, and at an operator that is not PyTorch's,
-    which may do more than raise.
+    The graph breaks at calls that raise for all data, and at operators of extensions, which may do
+    more than raise.
     """
 
     # Without it PyTorch raises for an operation such as `cond` under a mode (torch/_ops.py).

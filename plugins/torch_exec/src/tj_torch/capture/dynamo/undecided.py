@@ -28,8 +28,8 @@ __all__ = ["leave_undecided"]
 def leave_undecided(stack: ExitStack, noticed: Observations) -> None:
     """Break the graph at ``if m.sum() > 3:``, a list of data, and an index ``x[:, n % 3]``.
 
-    It takes ``if len(x[mask]):`` as it is for all sizes but the least, if it can run as it is for
-    these.
+    The decision of ``if len(x[mask]):`` is taken for most sizes, where the program can run as it is
+    for the rest.
     """
     from tj_torch.torch_private.dynamo import (
         BuiltinVariable,
@@ -54,10 +54,12 @@ def leave_undecided(stack: ExitStack, noticed: Observations) -> None:
 def _assuming(
     noticed: Observations, condition_of: Callable[[Any], Any]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let conditions on sizes of data be as for all sizes from two on, and assert that they are."""
+    """Take conditions on sizes of data as for all sizes from two on, and assert their values."""
 
     def assuming(original: Callable[..., Any]) -> Callable[..., Any]:
         def decide(asked: Any, *rest: Any) -> Any:
+            from torch.fx.experimental.symbolic_shapes import expect_true
+
             from tj_torch.torch_private.dynamo import InstructionTranslator
 
             condition = condition_of(asked)
@@ -65,7 +67,7 @@ def _assuming(
                 holds = _for_most_sizes(condition)
                 tx = InstructionTranslator.current_tx()
                 if holds is not None and noticed.defer(tx, f"it decides on a size, {condition}"):
-                    torch._check(condition if holds else torch.sym_not(condition))
+                    expect_true(condition if holds else torch.sym_not(condition))
             return original(asked, *rest)
 
         return decide
