@@ -32,7 +32,7 @@ __all__ = [
 Run = Callable[..., Any]
 
 _COST, _MOST = 8, 32
-"""What a call in eager adds to a balance, from which each other call takes one, and the most."""
+"""Amount that a call in eager adds to a balance, where others take one off, and the largest."""
 
 
 @dataclass(slots=True)
