@@ -72,15 +72,15 @@ def only_breaks(text: str, *calls: str) -> None:
     _see_only(reasons, "graph break")
 
 
-def _see_only(reasons: list[str], *kinds: str) -> None:
-    others = [reason for reason in reasons if not reason.startswith(kinds)]
-    assert not others, others[0]
-
-
 def captured_for_most(text: str, *calls: str) -> None:
     """See that ``calls`` of ``f`` are eager's, and that only some of them run in eager."""
     reasons = _compared(text, calls, tj.Session(["torch"]))
     assert [reason.partition(":")[0] for reason in reasons] == ["some calls run in eager"], reasons
+
+
+def _see_only(reasons: list[str], *kinds: str) -> None:
+    others = [reason for reason in reasons if not reason.startswith(kinds)]
+    assert not others, others[0]
 
 
 def _compared(text: str, calls: tuple[str, ...], session: tj.Session) -> list[str]:
