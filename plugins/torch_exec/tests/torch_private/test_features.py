@@ -57,6 +57,7 @@ RIGHT_ALONE = {
     "random numbers of Python": "PyTorch breaks the graph by itself from 2.15 on",
     "operators of symbols": "PyTorch is right by itself from 2.15 on",
     "classes derived from containers": "PyTorch is right by itself from 2.15 on",
+    "tensors of a size": "PyTorch is right by itself from 2.15 on",
 }
 """Features whose probes may pass without them in this environment, with the reasons."""
 

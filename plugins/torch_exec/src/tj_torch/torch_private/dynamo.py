@@ -165,11 +165,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ValueMutationNew": ("know a container that the program makes", "errors of data",
                              "iterators that leave"),
         "VariableTracker": ("have the text of any value", "exceptions", "own methods",
-                            "growing lists"),
+                            "growing lists", "orders of sets"),
     },
     "torch._dynamo.variables.builder": {
-        "VariableBuilder": ("replace how values of a program are wrapped",
-                            "classes of tensors"),
+        "VariableBuilder": ("replace how values of a program are wrapped",),
     },
     "torch._dynamo.variables.builtin": {
         "BuiltinVariable": ("call builtin functions, and replace calls of them",),
@@ -207,7 +206,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.variables.lists": {
         "ListVariable": ("have lists", "steps of optimizers", "orders between calls",
-                         "growing lists", "text of symbols"),
+                         "growing lists", "text of symbols", "orders of sets"),
         "BaseListVariable": ("replace methods of lists and tuples", "tensors in containers",
                              "text of symbols", "operators of symbols", "autograd.Function",
                              "bounds of deques", "sizes that are mapped", "growing lists"),
