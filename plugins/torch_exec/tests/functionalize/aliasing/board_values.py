@@ -39,6 +39,10 @@ def product_of_a_row(new):
     return new.scene(torch.full((3,), torch.nan), new(1, 4), new(4, 3))
 
 
+def sized(shape):
+    return lambda new: new.scene(new(*shape))
+
+
 def between_infinities(new):
     return new.scene(torch.tensor([[[torch.inf, 1.0, 2.0, -torch.inf]]]))
 
@@ -378,6 +382,11 @@ def text_of_a_new_object(x):
 @known("Dynamo, found here", layouts=(lambda new: new.scene(new(2, 3)),))
 def columns_in_the_order_of_a_set(x):
     return [x[:, k] * 2 for k in {2, *[0, 1]}]
+
+
+@known("Dynamo, found here", layouts=tuple(map(sized, ((2, 3), (4, 5), (6, 3)))))
+def size_among_the_sizes(x):
+    return x * (2 if 3 in x.shape else 5)
 
 
 # --------------------------------------------------------------------------- regions

@@ -15,6 +15,7 @@ from tj_torch.capture.dynamo.patches import (
     replace_instruction,
     stop,
 )
+from tj_torch.capture.dynamo.symbols import settled
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bound_deques",
+    "compare_numbers_in_containers",
     "compare_tensors_in_lists",
     "guard_order",
     "leave_greatest_tensors",
@@ -284,6 +286,51 @@ def _is_never_equal(variable: Any) -> bool:
     return variable.is_python_constant() and not isinstance(
         variable.as_python_constant(), int | float | complex
     )
+
+
+def compare_numbers_in_containers(stack: ExitStack) -> None:
+    """Make ``2 in (n, 3)`` compare 2 with ``n``, too: Dynamo looks at constants alone (2.13)."""
+    from tj_torch.torch_private.dynamo import lists, utils
+
+    def asking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def iter_contains(items: Any, wanted: Any, tx: Any, *rest: Any, **keywords: Any) -> Any:
+            found, wanted = [item.realize() for item in items], wanted.realize()
+            _leave_own_equality(wanted, found)
+            if not wanted.is_python_constant() or all(v.is_python_constant() for v in found):
+                return original(found, wanted, tx, *rest, **keywords)
+            return _found_number(tx, wanted, found)
+
+        return iter_contains
+
+    for module in (utils, lists):
+        replace(stack, module, "iter_contains", asking)
+
+
+def _found_number(tx: Any, wanted: Any, items: list[Any]) -> Any:
+    """Answer ``wanted in items`` for a constant; comparisons with symbols are guarded."""
+    from tj_torch.torch_private.dynamo import (
+        BaseListVariable,
+        BuiltinVariable,
+        ConstantVariable,
+        SymNodeVariable,
+    )
+
+    value = wanted.as_python_constant()
+    if isinstance(value, bool):  # SymPy compares no symbol with a truth value
+        wanted = ConstantVariable.create(int(value))
+    for item in items:
+        if item.is_python_constant():
+            same = item.as_python_constant() in (value,)
+        elif item.is_tensor() and not _is_never_equal(wanted):
+            stop("whether a tensor is in a container depends on its data")
+        elif not isinstance(item, SymNodeVariable | BaseListVariable):
+            continue  # no constant equals it
+        else:
+            answer = BuiltinVariable(operator.eq).call_function(tx, [item, wanted], {})
+            same = settled(answer).as_python_constant()
+        if same:
+            return ConstantVariable.create(True)
+    return ConstantVariable.create(False)
 
 
 def leave_greatest_tensors(stack: ExitStack) -> None:

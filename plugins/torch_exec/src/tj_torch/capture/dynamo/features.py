@@ -403,6 +403,13 @@ FEATURES: tuple[Correction, ...] = (
         probes.inside,
     ),
     Correction.of(
+        "numbers in containers",
+        "`2 in (n, 3)` compares the number that a symbol stands for",
+        unnoticed(containers.compare_numbers_in_containers),
+        Needs(frozenset({"CONTAINS_OP"}), names("contains __contains__")),
+        outer_probes.sought,
+    ),
+    Correction.of(
         "greatest tensors",
         "max and min of tensors are one of them",
         unnoticed(containers.leave_greatest_tensors),

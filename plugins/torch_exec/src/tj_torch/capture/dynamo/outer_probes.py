@@ -151,6 +151,14 @@ def f(x, s): return x * 2, [*s], [*map(list, made())]
     "f(x, {8, 0})", "f(x, {0, 8})",
 )  # fmt: skip
 
+sought = equal_to_eager(
+    """
+x = torch.ones(2)
+def f(x, n, m): return x * 2, 2 in (n, m), 2 in {"n": n, "m": m}.values()
+""",
+    "f(x, 3, 4)", "f(x, 5, 6)", "f(x, 7, 2)", "f(x, 2, 8)",
+)  # fmt: skip
+
 texts = equal_to_eager(
     """
 from collections import OrderedDict

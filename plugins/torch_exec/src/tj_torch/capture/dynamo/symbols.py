@@ -24,7 +24,7 @@ from tj_torch.torch_private.replacement import has, replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["correct_operators", "correct_texts"]
+__all__ = ["correct_operators", "correct_texts", "settled"]
 
 
 def correct_texts(stack: ExitStack) -> None:
@@ -77,7 +77,7 @@ def _is_symbol(variable: Any) -> bool:
     return isinstance(variable, SymNodeVariable)
 
 
-def _settled(variable: Any) -> Any:
+def settled(variable: Any) -> Any:
     """Constant for the value of a symbol in this call, which is guarded; other variables stay."""
     from tj_torch.torch_private.dynamo import ConstantVariable
 
@@ -91,7 +91,7 @@ def _format_numbers(stack: ExitStack) -> None:
 
     def formatting(original: Callable[..., Any]) -> Callable[..., Any]:
         def _format_value(self: Any, *args: Any) -> None:
-            self.push(_settled(self.pop()))
+            self.push(settled(self.pop()))
             original(self, *args)
 
         return _format_value
@@ -105,7 +105,7 @@ def _formatting(original: Callable[..., Any]) -> Callable[..., Any]:
     def call_format(self: Any, tx: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if self.fn is not builtins.format:
             return original(self, tx, value, *args, **kwargs)
-        given = [_settled(v) for v in (value, *args)]
+        given = [settled(v) for v in (value, *args)]
         if not all(v.is_python_constant() for v in given):
             stop("format() of what is no constant")
         from tj_torch.torch_private.dynamo import ConstantVariable
@@ -154,7 +154,7 @@ def _settled_all(variable: Any) -> Any:
 
     variable = variable.realize()
     if type(variable) not in (TupleVariable, ListVariable, SizeVariable):
-        return _settled(variable)
+        return settled(variable)
     items = [*map(_settled_all, variable.items)]
     same = all(new is old.realize() for new, old in zip(items, variable.items, strict=True))
     return variable if same else type(variable)(items)
@@ -165,7 +165,7 @@ def _rounding(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def call_round(self: Any, tx: Any, value: Any, *digits: Any, **kwargs: Any) -> Any:
         if digits and not digits[0].is_constant_none():
-            value, digits = _settled(value), tuple(map(_settled, digits))
+            value, digits = settled(value), tuple(map(settled, digits))
         return original(self, tx, value, *digits, **kwargs)
 
     return call_round
@@ -225,12 +225,12 @@ def _settle_arguments(stack: ExitStack) -> None:
     def truth(variable: Any) -> Any:
         variable = variable.realize()
         is_truth = _is_symbol(variable) and variable.python_type() is bool
-        return _settled(variable) if is_truth else variable
+        return settled(variable) if is_truth else variable
 
     def factors(variable: Any) -> Any:
         variable = variable.realize()
         if _is_symbol(variable) and variable.python_type() is int:
-            return _settled(variable)
+            return settled(variable)
         if _has_symbols(variable) and hasattr(variable, "items"):
             return TupleVariable([*map(factors, variable.items)])
         return variable

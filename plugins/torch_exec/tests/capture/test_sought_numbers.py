@@ -1,0 +1,58 @@
+"""Numbers that differ between calls, and what contains them: ``2 in (n, 3)`` compares 2 with n."""
+
+from __future__ import annotations
+
+import pytest
+from tj_torch.capture.eager_probe import captured_whole
+
+pytestmark = pytest.mark.usefixtures("lenient", "forgotten")
+
+CALLS = tuple(f"f(x, {a}, {b})" for a, b in ((1, 9), (3, 8), (2, 7), (9, 2), (4, 4), (7, 1)))
+
+FOUND = (
+    "2 in (n, m)",
+    "2 not in [n, m]",
+    "2.0 in (n, m)",
+    "True in (n, m)",
+    "(n, m).__contains__(2)",
+    "operator.contains([n, m], 2)",
+    "2 in deque([n, m])",
+    "2 in Pair(n, m)",
+    "2 in {'n': n, 'm': m}.values()",
+    "('n', 2) in {'n': n, 'm': m}.items()",
+    "(2, 7) in [(m, n), (n, m)]",
+    "[7, 2] in ([m, n], 1)",
+    "2 in torch.zeros(n, m).shape",
+    "2 in (1, n * m // 9)",
+)
+ABSENT = (
+    "None in (n, m)",
+    "'n' in [n, m]",
+    "None in {'n': n, 'x': x}.values()",
+    "layer in [n, layer]",
+    "2 in {'layer': layer, 'f': torch.relu}.values()",
+)
+
+
+@pytest.mark.parametrize("asked", [*FOUND, *ABSENT])
+def test_an_item_that_is_a_symbol(asked: str) -> None:
+    text = f"""
+import operator
+from collections import deque, namedtuple
+Pair = namedtuple("Pair", "n m")
+layer = torch.nn.Linear(2, 2)
+x = torch.ones(2)
+def f(x, n, m): return x + n - m, {asked}
+"""
+    captured_whole(text, *CALLS)
+
+
+def test_sizes_and_floats() -> None:
+    captured_whole(
+        "def f(x): return x + (1 if 3 in x.shape else 2)",
+        *(f"f(torch.ones({n}, {m}))" for n, m in ((2, 3), (4, 5), (3, 6), (7, 3), (8, 9))),
+    )
+    captured_whole(
+        "def f(a, b): return torch.ones(2) * a, 2.5 in (a, b), 2 in [a, b]",
+        *(f"f({a}, {b})" for a, b in ((1.5, 9.0), (0.5, 0.25), (2.0, 3.5), (7.0, 2.5))),
+    )
