@@ -1,9 +1,12 @@
-"""Numbers that differ between calls, and what contains them: ``2 in (n, 3)`` compares 2 with n."""
+"""Numbers that differ between calls: what contains them, and what comparisons of them are.
+
+``2 in (n, 3)`` compares 2 with n, and ``(n > 2) is True`` asks for one of the two truth values.
+"""
 
 from __future__ import annotations
 
 import pytest
-from tj_torch.capture.eager_probe import captured_whole
+from tj_torch.capture.eager_probe import captured_whole, only_breaks
 
 pytestmark = pytest.mark.usefixtures("lenient", "forgotten")
 
@@ -55,4 +58,62 @@ def test_sizes_and_floats() -> None:
     captured_whole(
         "def f(a, b): return torch.ones(2) * a, 2.5 in (a, b), 2 in [a, b]",
         *(f"f({a}, {b})" for a, b in ((1.5, 9.0), (0.5, 0.25), (2.0, 3.5), (7.0, 2.5))),
+    )
+
+
+RANGES = (
+    "n in range(2, 8)",
+    "n not in range(5)",
+    "3 in range(n, m)",
+    "n in range(m, 0, -1)",
+    "(n in range(5)) is True",
+    "range(5).__contains__(n)",
+    "operator.contains(range(5), n)",
+    "(n + 0.5) in range(5)",
+    "None in range(n)",
+    "'n' in range(n)",
+    "x[n in range(5)]",
+    "3 in range(5)",
+)
+
+
+@pytest.mark.parametrize("asked", RANGES)
+def test_a_range_answers_with_a_truth_value(asked: str) -> None:
+    text = f"import operator\nx = torch.ones(2)\ndef f(x, n, m): return x + n - m, {asked}"
+    captured_whole(text, *CALLS)
+
+
+TRUTHS = (
+    "(n > 2) is True",
+    "(n > 2) is not True",
+    "True is (n > m)",
+    "(n > m) is (m < n)",
+    "(n > 2 and m > 2) is False",
+    "bool(n > 2) is True",
+    "operator.is_(n > 2, True)",
+    "operator.is_not(n > 2, False)",
+    "{'k': n > 2}['k'] is True",
+    "[v is True for v in (n > 2, m > 2)]",
+    "(n == 2) is True",
+    "True in [n > 2, n > 8]",
+    "(n in (1, 2)) is True",
+    "(x.shape[0] > 2) is True",
+    "(n > 2) is None",
+)
+
+
+@pytest.mark.parametrize("asked", TRUTHS)
+def test_the_result_of_a_comparison_is_true_or_false(asked: str) -> None:
+    text = f"import operator\nx = torch.ones(2)\ndef f(x, n, m): return x + n - m, {asked}"
+    captured_whole(text, *CALLS)
+    floats = [call.replace(", ", ".5, ").replace("x.5", "x") for call in CALLS]
+    captured_whole(text, *floats)
+
+
+def test_a_truth_that_depends_on_data_breaks_the_graph() -> None:
+    only_breaks(
+        "def f(x): return x * 2, (x.sum().item() > 2) is True",
+        "f(torch.ones(3))",
+        "f(torch.zeros(3))",
+        "f(torch.ones(3))",
     )

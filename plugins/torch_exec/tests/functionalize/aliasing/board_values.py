@@ -389,6 +389,11 @@ def size_among_the_sizes(x):
     return x * (2 if 3 in x.shape else 5)
 
 
+@known("Dynamo, found here", layouts=tuple(map(sized, ((2, 3), (4, 5), (6, 3)))))
+def comparison_that_is_true(x):
+    return x * (2 if (x.shape[0] > 1) is True else 5)
+
+
 # --------------------------------------------------------------------------- regions
 
 

@@ -15,7 +15,7 @@ from tj_torch.capture.dynamo.patches import (
     replace_instruction,
     stop,
 )
-from tj_torch.capture.dynamo.symbols import settled
+from tj_torch.capture.dynamo.symbols import settled, settled_truth
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -241,15 +241,25 @@ def _in_a_method(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _answer(container: Any, wanted: Any, *, negated: bool = False) -> Any:
     """The answer to ``wanted in container`` for a list with tensors; None for others."""
-    from tj_torch.torch_private.dynamo import BaseListVariable, ConstantVariable
+    from tj_torch.torch_private.dynamo import BaseListVariable, ConstantVariable, RangeVariable
 
     container = container.realize()
     if not isinstance(container, BaseListVariable):
         return None
     wanted, items = wanted.realize(), [item.realize() for item in container.items]
+    if isinstance(container, RangeVariable):
+        found = _found_in_range(settled(wanted), [settled(item) for item in items])
+        return None if found is None else ConstantVariable.create(found is not negated)
     _leave_own_equality(wanted, items)
     found = _found_tensor(wanted, items)
     return None if found is None else ConstantVariable.create(found is not negated)
+
+
+def _found_in_range(wanted: Any, parts: list[Any]) -> bool | None:
+    """Test for a number in a range; None for other objects. Dynamo counts it (2.13)."""
+    if not all(v.is_python_constant() for v in (wanted, *parts)):
+        return None
+    return wanted.as_python_constant() in range(*(v.as_python_constant() for v in parts))
 
 
 def _leave_own_equality(wanted: Any, items: list[Any]) -> None:
@@ -318,7 +328,7 @@ def _found_number(tx: Any, wanted: Any, items: list[Any]) -> Any:
     value = wanted.as_python_constant()
     if isinstance(value, bool):  # SymPy compares no symbol with a truth value
         wanted = ConstantVariable.create(int(value))
-    for item in items:
+    for item in map(settled_truth, items):
         if item.is_python_constant():
             same = item.as_python_constant() in (value,)
         elif item.is_tensor() and not _is_never_equal(wanted):

@@ -7,6 +7,7 @@ only for objects that the program may change, and a negative one only for tensor
 from __future__ import annotations
 
 import functools
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType, MethodType
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.apart import Apart
 from tj_torch.capture.dynamo.patches import replace_instruction, stop
+from tj_torch.capture.dynamo.symbols import settled_truth
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def correct(stack: ExitStack) -> None:
 
 def _guard_comparisons(stack: ExitStack, apart: Apart) -> None:
     """Guard results of ``is``, and of ``==`` for objects that compare by identity."""
+    from tj_torch.torch_private.dynamo import BuiltinVariable
 
     def note(left: Any, right: Any) -> None:
         if left is not right and left.is_tensor() and right.is_tensor():
@@ -57,7 +60,16 @@ def _guard_comparisons(stack: ExitStack, apart: Apart) -> None:
 
         return instruction
 
+    def asking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            if self.fn in (operator.is_, operator.is_not):
+                args = [*map(settled_truth, args)]
+            return original(self, tx, args, kwargs)
+
+        return call_function
+
     replace_instruction(stack, "IS_OP", comparing)
+    replace(stack, BuiltinVariable, "call_function", asking)
     releases.default_equality(stack, _equality, _compared)
 
 
@@ -74,13 +86,14 @@ _BY_VALUE = (*_VALUES, tuple, frozenset)
 
 
 def _known(operand: Any) -> Any:
-    """Read an attribute that Dynamo has not read: it takes it for no object.
+    """Read an attribute that Dynamo has not read, and decide a symbol: it takes both for no object.
 
     The docstring of a function is read, which a ``contextlib.contextmanager`` compares with None
     (PyTorch 2.11; Dynamo reads it itself in 2.13). Other attributes break the graph.
     """
     from tj_torch.torch_private.dynamo import ConstantVariable, GetAttrVariable
 
+    operand = settled_truth(operand)  # `(n > 2) is True`
     if not isinstance(operand, GetAttrVariable) or _type(operand) is not None:
         return operand
     function = getattr(operand.obj, "fn", None)

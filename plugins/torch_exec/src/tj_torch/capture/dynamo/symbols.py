@@ -24,7 +24,7 @@ from tj_torch.torch_private.replacement import has, replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["correct_operators", "correct_texts", "settled"]
+__all__ = ["correct_operators", "correct_texts", "settled", "settled_truth"]
 
 
 def correct_texts(stack: ExitStack) -> None:
@@ -83,6 +83,13 @@ def settled(variable: Any) -> Any:
 
     variable = variable.realize()
     return ConstantVariable.create(variable.evaluate_expr()) if _is_symbol(variable) else variable
+
+
+def settled_truth(variable: Any) -> Any:
+    """`settled` for the result of a comparison; numbers stay symbols."""
+    variable = variable.realize()
+    is_truth = _is_symbol(variable) and variable.python_type() is bool
+    return settled(variable) if is_truth else variable
 
 
 def _format_numbers(stack: ExitStack) -> None:
@@ -222,11 +229,6 @@ def _settle_arguments(stack: ExitStack) -> None:
     """
     from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable, TupleVariable
 
-    def truth(variable: Any) -> Any:
-        variable = variable.realize()
-        is_truth = _is_symbol(variable) and variable.python_type() is bool
-        return settled(variable) if is_truth else variable
-
     def factors(variable: Any) -> Any:
         variable = variable.realize()
         if _is_symbol(variable) and variable.python_type() is int:
@@ -239,8 +241,8 @@ def _settle_arguments(stack: ExitStack) -> None:
         def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
             name = getattr(self.value, "__name__", None)
             if name is not None and getattr(functional, name, None) is self.value:
-                args = [*map(truth, args)]
-                kwargs = {key: truth(value) for key, value in kwargs.items()}
+                args = [*map(settled_truth, args)]
+                kwargs = {key: settled_truth(value) for key, value in kwargs.items()}
                 if name in _INTERPOLATIONS:
                     args[2:3] = map(factors, args[2:3])
                     if "scale_factor" in kwargs:
