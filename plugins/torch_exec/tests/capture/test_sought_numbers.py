@@ -110,10 +110,24 @@ def test_the_result_of_a_comparison_is_true_or_false(asked: str) -> None:
     captured_whole(text, *floats)
 
 
-def test_a_truth_that_depends_on_data_breaks_the_graph() -> None:
+OF_DATA = (
+    "2 in t.tolist()",
+    "2 not in tuple(t.tolist())",
+    "2 in (t[0].item(), int(t[1]))",
+    "3 in range(t[0].item(), t[1].item())",
+    "True in [(t[0] > 2).item()]",
+    "(t > 2).any().item() is True",
+    "bool(t[0] > 2) is True",
+    "[(v > 2) is True for v in t.tolist()]",
+    "(t[0].item() > 2) is (t[1].item() > 2)",
+    "1 in t[t > 2].shape",
+    "(t[t > 2].numel() == 2) is True",
+)
+
+
+@pytest.mark.parametrize("asked", OF_DATA)
+def test_what_depends_on_data_breaks_the_graph(asked: str) -> None:
     only_breaks(
-        "def f(x): return x * 2, (x.sum().item() > 2) is True",
-        "f(torch.ones(3))",
-        "f(torch.zeros(3))",
-        "f(torch.ones(3))",
+        f"def f(t): return t * 2, {asked}",
+        *(f"f(torch.tensor([{a}, {b}]))" for a, b in ((1, 9), (3, 2), (2, 7), (4, 4), (9, 3))),
     )
