@@ -1,4 +1,4 @@
-"""Numbers that differ between calls: what contains them, and what comparisons of them are.
+"""Numbers that differ between calls, as items of containers and in comparisons.
 
 ``2 in (n, 3)`` compares 2 with n, and ``(n > 2) is True`` asks for one of the two truth values.
 """

@@ -110,6 +110,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.source": {
         "AttrSource": ("guard constants of classes", "members of classes", "unguarded reads"),
+        "ConstDictKeySource": ("know a key of a dict that was there", "identity"),
+        "NonSerializableSetGetItemSource": ("know an item of a set that was there", "identity"),
         "DictGetItemSource": ("guard a global by its dict", "globals of functions"),
         "GlobalSource": ("know a global by its module", "globals of functions", "imports"),
         "GlobalStateSource": ("guard the level of forward-mode gradients",),

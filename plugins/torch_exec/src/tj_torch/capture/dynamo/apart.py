@@ -1,18 +1,21 @@
-"""Guards that tensors and modules which a program tells apart are not one object.
+"""Guards that tensors, modules and objects which a program tells apart are not one object.
 
 `Module.parameters` and its like leave out what they have seen. Dynamo does not guard that two
 parameters are two, since that is rare and takes time: tied weights would count twice. So it is
-guarded only where a program compares them, or has them in a set or as keys of a dict.
+guarded only where a program compares them, or has them in a set or as keys of a dict. So are other
+objects that are keys. Dynamo guards what their class is, and of functions, classes and bound
+methods nothing at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from tj_torch.capture.dynamo.patches import OfGraph
+from tj_torch.capture.dynamo.patches import OfGraph, stop
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -38,12 +41,12 @@ class Apart:
         self._kinds: OfGraph[tuple[_Sources, _Sources]] = OfGraph(lambda: ({}, {}))
 
     def note(self, variable: Any) -> None:
-        """Note a tensor or a module that the program compares with others of its kind."""
+        """Note a tensor, a module or an object that the program tells from others of its kind."""
         from tj_torch.torch_private.dynamo import InstructionTranslator
 
         if not variable.is_realized() or (source := variable.source) is None:
             return
-        if not variable.is_tensor() and not _is_module(variable):
+        if not variable.is_tensor() and not _is_told_by_identity(variable):
             return
         name = str(source.name)
         if _OF_OPTIMIZERS not in name:
@@ -64,13 +67,15 @@ class Apart:
         return [sources for sources in each if len(sources) > 1]
 
     def note_keys(self, stack: ExitStack) -> None:
-        """Note keys of dicts and items of sets, until ``stack`` is left."""
+        """Note keys of dicts, items of sets and what is sought there, until ``stack`` is left."""
         from tj_torch.torch_private.dynamo import HashableTracker
 
         def noting(original: Callable[..., Any]) -> Callable[..., Any]:
             def init(key: Any, *args: Any, **kwargs: Any) -> None:
                 original(key, *args, **kwargs)
-                self.note(key.vt)
+                for part in _parts(key.vt):
+                    _guard_sought(part)
+                    self.note(part)
 
             return init
 
@@ -85,8 +90,56 @@ def _object(variable: Any) -> Any:
     return getattr(variable, "value", variable)
 
 
-def _is_module(variable: Any) -> bool:
+def _parts(variable: Any) -> Iterator[Any]:
+    """Yield the items of a tuple, and of tuples in it; else the variable."""
+    from tj_torch.torch_private.dynamo import TupleVariable
+
+    if isinstance(variable, TupleVariable):
+        for item in variable.items:
+            yield from _parts(item)
+    else:
+        yield variable
+
+
+def _is_told_by_identity(variable: Any) -> bool:
+    """Test for a module, or an object whose class has no ``__eq__`` or ``__hash__``."""
+    from tj_torch.torch_private.dynamo import UserDefinedObjectVariable
+
+    kind = _kind(variable)
+    if kind is None or issubclass(kind, torch.nn.Module):
+        return kind is not None
+    plain = kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
+    return plain and isinstance(variable, UserDefinedObjectVariable)
+
+
+def _guard_sought(variable: Any) -> None:
+    """Guard the identity of a function or a class that is sought in a dict or a set, or put there.
+
+    Dynamo itself guards the keys and items of dicts and sets from outside of the program.
+    """
+    from tj_torch.torch_private.dynamo import (
+        ConstDictKeySource,
+        GuardBuilder,
+        NonSerializableSetGetItemSource,
+        install_guard,
+    )
+
+    there = isinstance(variable.source, ConstDictKeySource | NonSerializableSetGetItemSource)
+    kind = None if there else _kind(variable.realize())
+    if kind is None:
+        return
+    if issubclass(kind, MethodType):
+        stop("a bound method is sought among keys")  # equal by object and function
+    if issubclass(kind, _BY_IDENTITY) and variable.source is not None:
+        install_guard(variable.source.make_guard(GuardBuilder.ID_MATCH))
+
+
+_BY_IDENTITY = (type, FunctionType, BuiltinFunctionType)
+
+
+def _kind(variable: Any) -> type | None:
     try:
-        return issubclass(variable.python_type(), torch.nn.Module)
+        kind: type = variable.python_type()
     except NotImplementedError:
-        return False
+        return None
+    return kind

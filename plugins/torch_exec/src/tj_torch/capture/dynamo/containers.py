@@ -256,7 +256,10 @@ def _answer(container: Any, wanted: Any, *, negated: bool = False) -> Any:
 
 
 def _found_in_range(wanted: Any, parts: list[Any]) -> bool | None:
-    """Test for a number in a range; None for other objects. Dynamo counts it (2.13)."""
+    """Test for a number in a range; None for other objects.
+
+    Dynamo 2.13 returns the count of the number in the range.
+    """
     if not all(v.is_python_constant() for v in (wanted, *parts)):
         return None
     return wanted.as_python_constant() in range(*(v.as_python_constant() for v in parts))

@@ -17,7 +17,7 @@ from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.apart import Apart
 from tj_torch.capture.dynamo.patches import replace_instruction, stop
 from tj_torch.capture.dynamo.symbols import settled_truth
-from tj_torch.torch_private.replacement import replace
+from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -31,6 +31,7 @@ def correct(stack: ExitStack) -> None:
     apart = Apart()
     apart.note_keys(stack)
     _guard_comparisons(stack, apart)
+    _guard_calls(stack)
     _guard_changed_objects(stack, apart)
     _guard_each_duplicate(stack)
     _guard_classes_of_closures(stack)
@@ -41,7 +42,6 @@ def correct(stack: ExitStack) -> None:
 
 def _guard_comparisons(stack: ExitStack, apart: Apart) -> None:
     """Guard results of ``is``, and of ``==`` for objects that compare by identity."""
-    from tj_torch.torch_private.dynamo import BuiltinVariable
 
     def note(left: Any, right: Any) -> None:
         if left is not right and left.is_tensor() and right.is_tensor():
@@ -60,17 +60,41 @@ def _guard_comparisons(stack: ExitStack, apart: Apart) -> None:
 
         return instruction
 
-    def asking(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if self.fn in (operator.is_, operator.is_not):
-                args = [*map(settled_truth, args)]
-            return original(self, tx, args, kwargs)
-
-        return call_function
-
     replace_instruction(stack, "IS_OP", comparing)
-    replace(stack, BuiltinVariable, "call_function", asking)
     releases.default_equality(stack, _equality, _compared)
+
+
+def _guard_calls(stack: ExitStack) -> None:
+    """Decide symbols in ``operator.is_``, and break the graph at comparisons of bound methods."""
+    from tj_torch.torch_private.dynamo import BuiltinVariable, UserDefinedObjectVariable
+
+    replace(stack, BuiltinVariable, "call_function", _asking)
+    for name in ("richcompare_impl", "tp_richcompare_impl"):  # the latter from 2.14 on
+        if has(UserDefinedObjectVariable, name):  # methods that are arguments are such objects
+            replace(stack, UserDefinedObjectVariable, name, _equating)
+
+
+def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if self.fn in (operator.is_, operator.is_not):
+            args = [*map(settled_truth, args)]
+        elif self.fn is hash and not all(map(_is_value, args)):
+            stop("the hash of an object")
+        return original(self, tx, args, kwargs)
+
+    return call_function
+
+
+def _is_value(variable: Any) -> bool:
+    return variable.is_python_constant() or _type(variable) in _VALUES
+
+
+def _equating(original: Callable[..., Any]) -> Callable[..., Any]:
+    def richcompare_impl(self: Any, tx: Any, other: Any, op: str) -> Any:
+        _leave_methods(_type(self), _type(other))
+        return original(self, tx, other, op)
+
+    return richcompare_impl
 
 
 def _is_one_of_a_kind(variable: Any) -> bool:
@@ -114,15 +138,22 @@ def _compared(left: Any, right: Any, answer: Any, sense: bool = True) -> None:
     # Types are guarded, and objects of two types are never one.
     if kind is not _type(right) or kind is None:
         return
-    if kind is MethodType:
-        # Bound methods are made anew where they are read, and equal by object and function; Dynamo
-        # compares functions.
-        stop("whether one bound method is another")
+    _leave_methods(kind, kind)
     if issubclass(kind, _BY_VALUE):
         _leave_equal(left, right, kind)
     elif answer is not None and answer.is_python_constant() and left.source and right.source:
         same = answer.as_python_constant() is sense
         _guard(left.source, right.source, _one if same else _several)
+
+
+def _leave_methods(kind: type | None, other: type | None) -> None:
+    """Break the graph where bound methods are compared.
+
+    They are made anew where they are read, and equal by object and function; Dynamo compares
+    functions.
+    """
+    if kind is MethodType and other is MethodType:
+        stop("whether one bound method is another")
 
 
 def _equality(left: Any, right: Any, answer: Any) -> None:
