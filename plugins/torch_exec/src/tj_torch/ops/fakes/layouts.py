@@ -28,6 +28,7 @@ __all__ = [
     "like",
     "of_operands",
     "same",
+    "viewed",
 ]
 
 Strides = tuple[Any, ...]
@@ -82,6 +83,17 @@ def filled(shape: Sequence[Any], order: Sequence[int]) -> Strides:
     sizes = [shape[d] for d in order[:-1]]
     strides = itertools.accumulate(sizes, operator.mul, initial=1)
     return tuple(stride for _, stride in sorted(zip(order, strides, strict=False)))
+
+
+def viewed(shape: Sequence[Any], strides: Sequence[Any], last: Any) -> Strides:
+    """The strides of a view: a dimension of size one goes on from the one after it.
+
+    :param last: the stride of a last dimension of size one.
+    """
+    found = list(strides)
+    for i in reversed([i for i, size in enumerate(shape) if is_size(size, 1)]):
+        found[i] = shape[i + 1] * found[i + 1] if i + 1 < len(shape) else last
+    return tuple(found)
 
 
 def _ordered(shape: Sequence[Any], operands: Sequence[Strides]) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tj_torch.ops.fakes.indexed_strides import of_index
 from tj_torch.ops.fakes.layouts import (
     Layout,
     Strides,
@@ -26,6 +27,7 @@ from tj_torch.ops.fakes.layouts import (
     like,
     of_operands,
     same,
+    viewed,
 )
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.eager import (
@@ -91,15 +93,10 @@ def _of_view(func: Any, args: tuple[Any, ...], view: torch.Tensor, /) -> Strides
 
     What has no elements is contiguous, unless its shape stays the same.
     """
-    source, sizes, strides = args[0], view.shape, list(view.stride())
+    source, sizes, strides = args[0], view.shape, tuple(view.stride())
     if any(is_size(size, 0) for size in sizes):
-        return tuple(source.stride()) if source.shape == sizes else tuple(strides)
-    for i in reversed([i for i, size in enumerate(sizes) if is_size(size, 1)]):
-        if i + 1 < len(sizes):
-            strides[i] = sizes[i + 1] * strides[i + 1]
-        else:
-            strides[i] = (1, *source.stride())[-1]
-    return tuple(strides)
+        return tuple(source.stride()) if source.shape == sizes else strides
+    return viewed(sizes, strides, (1, *source.stride())[-1])
 
 
 def _of_expand(func: Any, args: tuple[Any, ...], view: torch.Tensor, /, **kwargs: Any) -> Strides:
@@ -417,6 +414,8 @@ _TWO = (
 )  # fmt: skip
 
 _ALWAYS: dict[Any, Callable[..., Strides]] = {
+    aten.index.Tensor: of_index,
+    aten.grid_sampler_2d.default: _contiguous,
     aten.tril.default: _contiguous,
     aten.triu.default: _contiguous,
     aten.native_batch_norm.default: _of_first,
