@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from tj_torch.capture.eager_probe import captured_whole, only_breaks
+from tj_torch.capture.eager_probe import captured_for_most, captured_whole, only_breaks
 
 pytestmark = pytest.mark.usefixtures("lenient", "forgotten")
 
@@ -120,14 +120,20 @@ OF_DATA = (
     "bool(t[0] > 2) is True",
     "[(v > 2) is True for v in t.tolist()]",
     "(t[0].item() > 2) is (t[1].item() > 2)",
-    "1 in t[t > 2].shape",
-    "(t[t > 2].numel() == 2) is True",
+)
+OF_SIZES = ("1 in t[t > 2].shape", "(t[t > 2].numel() == 2) is True")
+
+
+CALLS_OF_DATA = tuple(
+    f"f(torch.tensor([{a}, {b}]))" for a, b in ((1, 9), (3, 2), (2, 7), (4, 4), (9, 3))
 )
 
 
 @pytest.mark.parametrize("asked", OF_DATA)
 def test_what_depends_on_data_breaks_the_graph(asked: str) -> None:
-    only_breaks(
-        f"def f(t): return t * 2, {asked}",
-        *(f"f(torch.tensor([{a}, {b}]))" for a, b in ((1, 9), (3, 2), (2, 7), (4, 4), (9, 3))),
-    )
+    only_breaks(f"def f(t): return t * 2, {asked}", *CALLS_OF_DATA)
+
+
+@pytest.mark.parametrize("asked", OF_SIZES)
+def test_what_depends_on_a_size_of_data_is_decided_for_most(asked: str) -> None:
+    captured_for_most(f"def f(t): return t * 2, {asked}", *CALLS_OF_DATA)

@@ -80,4 +80,5 @@ def test_keys_that_are_replaced(kind: str) -> None:
     new = "known.pop(first), known.__setitem__(second, 3)"
     old = "known.pop(second), known.__setitem__(first, 3)"
     calls = ("f(x, first, 0)", new, "f(x, first, 0)", "f(x, second, 0)", old, "f(x, first, 0)")
-    equal_to_eager(text, *calls)()
+    # Up to 2.13 Dynamo raises an error of its own for objects that are keys from outside.
+    equal_to_eager(text, *calls, leaves_frames=kind in ("objects", "modules"))()
