@@ -199,11 +199,14 @@ def compare_tensors_in_lists(stack: ExitStack) -> None:
 
     Python then evaluates ``bool(x == y)``, which depends on data.
     """
-    from tj_torch.torch_private.dynamo import BaseListVariable, BuiltinVariable
+    from tj_torch.torch_private.dynamo import BaseListVariable, BuiltinVariable, RangeVariable
 
     replace_instruction(stack, "CONTAINS_OP", _in_an_instruction)
     replace(stack, BuiltinVariable, "call_function", _in_a_call)
     replace(stack, BaseListVariable, "call_method", _in_a_method, inherited=True)
+    for owner in (BaseListVariable, RangeVariable):
+        if has(owner, "sq_contains_impl"):  # called for `items.__contains__(x)` from 2.15 on
+            replace(stack, owner, "sq_contains_impl", _in_a_slot)
 
 
 def _in_an_instruction(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,6 +240,14 @@ def _in_a_method(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, tx, name, args, *rest) if found is None else found
 
     return call_method
+
+
+def _in_a_slot(original: Callable[..., Any]) -> Callable[..., Any]:
+    def sq_contains_impl(self: Any, tx: Any, item: Any) -> Any:
+        found = _answer(self, item)
+        return original(self, tx, item) if found is None else found
+
+    return sq_contains_impl
 
 
 def _answer(container: Any, wanted: Any, *, negated: bool = False) -> Any:

@@ -41,6 +41,9 @@ def correct(stack: ExitStack) -> None:
     for name in ("fn_var_getattr", "fn_getattro_impl"):  # the second from 2.14 on
         if has(functions, name):
             replace(stack, functions, name, _attributes)
+    for name, attribute in _OF_CODE.items():
+        if has(functions.BaseUserFunctionVariable, "tp_getset"):
+            replace(stack, functions.BaseUserFunctionVariable, name, _of_function(attribute))
     if has(VariableBuilder, "wrap_user_defined"):
         replace(stack, VariableBuilder, "wrap_user_defined", _signatures)
     replace(stack, VariableBuilder, "wrap_slice_range", _ranges)
@@ -60,6 +63,25 @@ def _attributes(original: Callable[..., Any]) -> Callable[..., Any]:
         return VariableBuilder(tx, AttrSource(source, name))(getattr(fn, name))
 
     return read
+
+
+_OF_CODE = {"get_name": "__name__", "get_qualname": "__qualname__", "get_doc": "__doc__"}
+"""Attributes of functions that Dynamo reads from the code from 2.15 on, by methods."""
+
+
+def _of_function(attribute: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Read ``attribute`` from the function itself, which may have got another value."""
+
+    def of_function(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get(self: Any) -> Any:
+            function = getattr(self, "fn", None)
+            if isinstance(function, FunctionType):
+                return getattr(function, attribute)
+            return original(self)
+
+        return get
+
+    return of_function
 
 
 def _inspects(tx: Any) -> bool:
