@@ -175,5 +175,6 @@ def test_only_our_captures_are_corrected() -> None:
 
     for _ in range(2):
         torch.compiler.reset()
-        assert torch.compile(f, backend="eager")(X)[1] == "q"  # if not: PyTorch has mended it
+        own = "'q'" if torch.__version__ >= (2, 15) else "q"
+        assert torch.compile(f, backend="eager")(X)[1] == own
         assert tj.jit(f)(X)[1] == "'q'"

@@ -70,7 +70,9 @@ def _named(text: str, write: str) -> str:
 def test_attributes_set_after_a_write(write: str, attribute: str) -> None:
     text = START.replace("DO", f"{write}; {_named(attribute, write)}").replace("RETURN", "p + 1")
     again = "setattr(p, 'grad', given)"
-    equal_to_eager(text, "f(p, 1)", "seen()", again, "f(p, 0)", "seen()", again, "f(p, 2.5)")()
+    calls = ("f(p, 1)", "seen()", again, "f(p, 0)", "seen()", again, "f(p, 2.5)")
+    # No trace holds that a tensor gets other memory.
+    equal_to_eager(text, *calls, leaves_frames=".data = " in attribute)()
 
 
 @pytest.mark.sampled(20)

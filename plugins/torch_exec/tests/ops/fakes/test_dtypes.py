@@ -118,6 +118,7 @@ def test_batch_norms_of_two_types(faked: Any) -> None:
     assert compared > 80
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")  # 2.15
 def test_calls_of_two_types(faked: Any) -> None:
     types = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.bool)
     types += (torch.complex64, torch.complex128)
