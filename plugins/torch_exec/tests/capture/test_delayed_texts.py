@@ -102,6 +102,7 @@ def unknown_form(x: torch.Tensor) -> str:
     return f"{x.shape[0]:q}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("text", [too_few, unknown_name, other_form, unknown_form])
 def test_errors_of_formatting_are_caught_where_eager_catches_them(

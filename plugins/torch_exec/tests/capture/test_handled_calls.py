@@ -15,6 +15,8 @@ from tj_torch.capture.eager_probe import (
     only_breaks,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 CALLS = tuple(f"f(torch.arange(1.0, 5.0), torch.tensor({i}))" for i in ([0, 2], [1, 9], [3, 1]))
 """Calls with two indices; those of the second are out of bounds."""
 

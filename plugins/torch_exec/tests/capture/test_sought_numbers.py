@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from tj_torch.capture.eager_probe import captured_for_most, captured_whole, only_breaks
 
-pytestmark = pytest.mark.usefixtures("lenient", "forgotten")
+pytestmark = [pytest.mark.sampled(8), pytest.mark.usefixtures("lenient", "forgotten")]
 
 CALLS = tuple(f"f(x, {a}, {b})" for a, b in ((1, 9), (3, 8), (2, 7), (9, 2), (4, 4), (7, 1)))
 

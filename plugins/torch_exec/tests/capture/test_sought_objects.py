@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tj_torch.capture.eager_probe import equal_to_eager
 
-pytestmark = pytest.mark.usefixtures("lenient", "forgotten")
+pytestmark = [pytest.mark.sampled(8), pytest.mark.usefixtures("lenient", "forgotten")]
 
 TEXT = """
 class C: pass
