@@ -303,7 +303,8 @@ def test_a_program_that_does_nothing():
     assert program(inputs=["x"], outputs=cell("x")).function(5) == 5
 
 
-OWN = ("_args", "_box", "_error", "_annotate", "fresh", "op_fresh", "computation", "_plain")
+OWN = ("_args", "_box", "_error", "_annotate", "fresh", "op_fresh", "computation", "_plain",
+       "Exception", "BaseException", "TypeError", "_Exception")  # fmt: skip
 
 
 @pytest.mark.parametrize("boxed", [False, True])

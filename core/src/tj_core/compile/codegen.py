@@ -151,6 +151,10 @@ class _Writer:
         self.annotate, self.args, self.box, self.error = map(
             self.free, ("_annotate", "_args", "_box", "_error")
         )
+        self.exception = "Exception"
+        if "Exception" in values:
+            self.exception = self.free("_Exception")
+            self.globals[self.exception] = Exception
         self.bound: dict[object, str] = {}
 
     def text(self) -> str:
@@ -165,7 +169,7 @@ class _Writer:
         result = f"return {value_text(self.trace.outputs, str, self.constant)}"
         if not body:
             return "\n".join([*out, INDENT + result, ""])
-        out += [f"{INDENT}try:", *body, f"{INDENT}except Exception as {self.error}:"]
+        out += [f"{INDENT}try:", *body, f"{INDENT}except {self.exception} as {self.error}:"]
         out += [f"{INDENT * 2}{self.annotate}({self.error})", f"{INDENT * 2}raise"]
         return "\n".join([*out, INDENT + result, ""])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
+import keyword
 import threading
 import weakref
 from typing import Any
@@ -469,3 +471,29 @@ def test_a_leaf_that_needs_no_gradient_any_more_was_saved_all_the_same() -> None
     assert found[0][0] is None
     assert found[1][0] is None
     assert torch.equal(found[0][1], found[1][1])
+
+
+BUILTINS = [n for n in dir(builtins) if n[0] != "_" and not keyword.iskeyword(n)]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_values_with_the_names_of_builtin_functions(dynamic: bool | None) -> None:
+    """Programs that tj writes call builtin functions by other names."""
+    scope: dict[str, Any] = {"torch": torch}
+    text = f"def f({', '.join(BUILTINS)}):\n    Warning.mul_(2)\n"
+    text += "    sum = zip.sin() * len\n"
+    text += f"    type = torch.stack([{', '.join(BUILTINS)}]).exp()\n"
+    text += "    return type.sum(0), sum, map.view(-1), tuple[0], type[3:].cos()\n"
+    exec(text, scope)
+
+    def outcome(program: Any) -> list[Any]:
+        torch.manual_seed(0)
+        values = {n: torch.randn(3, requires_grad=n not in ("Warning", "map")) for n in BUILTINS}
+        results = program(**values)
+        sum(r.square().sum() for r in results if r.requires_grad).backward()
+        return [*results, values["Warning"], *(v.grad for v in values.values())]
+
+    jitted = tj.jit(scope["f"], dynamic=dynamic)
+    for _ in range(2):
+        for mine, eager in zip(outcome(jitted), outcome(scope["f"]), strict=True):
+            assert mine is eager or torch.equal(mine, eager)

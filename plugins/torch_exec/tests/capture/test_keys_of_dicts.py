@@ -75,7 +75,9 @@ KEYS = [
 def test_the_order_of_keys_is_asked_in_each_call(value: str) -> None:
     calls = [call for change in CHANGES for call in (change, "f(x)")]
     text = f"def f(x):\n    found = {value}\n    return x * 2, found, str(found)"
-    equal_to_eager(START + text, "f(x)", *calls)()
+    # Dynamo adds no dict to a list in place, and raises.
+    left = "__iadd__" in value
+    equal_to_eager(START + text, "f(x)", *calls, leaves_frames=left)()
 
 
 @pytest.mark.sampled(2)
@@ -89,4 +91,6 @@ def test_texts_of_containers_that_a_program_makes(value: str) -> None:
 def test_equal_keys_are_one(value: str) -> None:
     changes = ("setattr(other, 'value', 2)", "setattr(as_well, 'value', 2)")
     calls = [call for change in changes for call in (change, "f(x)")]
-    equal_to_eager(f"{START}def f(x): return x * {value}", "f(x)", *calls)()
+    text = f"{START}def f(x): return x * {value}"
+    # Up to 2.13 Dynamo raises an error of its own for some keys of a class of the program's.
+    equal_to_eager(text, "f(x)", *calls, leaves_frames=True)()

@@ -147,8 +147,10 @@ def _generated(
     }
     lines.append(f"    {apply} = {within} if {bound('_levels', level_depth)}() else {direct}")
     if entering:
-        alive, given = bound("_alive", unwrap_if_dead), _listed(entering)
-        lines.append(f"    {_listed(entering.values())} = map({alive}, ({given}))")
+        # A value may have the name of any builtin function.
+        each, alive = bound("_map", map), bound("_alive", unwrap_if_dead)
+        given = _listed(entering)
+        lines.append(f"    {_listed(entering.values())} = {each}({alive}, ({given}))")
     for k, plan in enumerate(segments):
         if isinstance(plan, Views):
             returned = _names(plan.outputs)
