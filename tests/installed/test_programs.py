@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from tj_conformance.installed.subject import Subject
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
-UNFUSED = {"op_db:bool", "op_db:int64", "found", "generated", "meaning", "states", *SEEN}
+UNFUSED = {
+    *("op_db:bool", "op_db:int64", "dtypes", "found", "generated", "meaning", "orders", "states"),
+    *SEEN,
+}
 """Families of which a sample may have no region."""
 
 MADE_UP = {"data", "dtypes", "generated", "orders", "states", "ways"}

@@ -20,7 +20,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"TJ_{name}", raising=False)
 
 
-@pytest.mark.sampled(300)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("number", range(600))
 def test_a_program_is_equal_to_eager(number: int) -> None:
     assert (found := run.compare(number)) is None, found
