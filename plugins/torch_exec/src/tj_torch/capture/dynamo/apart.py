@@ -21,7 +21,7 @@ from tj_torch.torch_private.replacement import replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["Apart"]
+__all__ = ["Apart", "type_of"]
 
 _OF_OPTIMIZERS = ".param_groups["
 """Part of the sources of parameters that are keys of an optimizer's state, each its own."""
@@ -105,7 +105,7 @@ def _is_told_by_identity(variable: Any) -> bool:
     """Test for a module, or an object whose class has no ``__eq__`` or ``__hash__``."""
     from tj_torch.torch_private.dynamo import UserDefinedObjectVariable
 
-    kind = _kind(variable)
+    kind = type_of(variable)
     if kind is None or issubclass(kind, torch.nn.Module):
         return kind is not None
     plain = kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
@@ -125,7 +125,7 @@ def _guard_sought(variable: Any) -> None:
     )
 
     there = isinstance(variable.source, ConstDictKeySource | NonSerializableSetGetItemSource)
-    kind = None if there else _kind(variable.realize())
+    kind = None if there else type_of(variable.realize())
     if kind is None:
         return
     if issubclass(kind, MethodType):
@@ -137,7 +137,8 @@ def _guard_sought(variable: Any) -> None:
 _BY_IDENTITY = (type, FunctionType, BuiltinFunctionType)
 
 
-def _kind(variable: Any) -> type | None:
+def type_of(variable: Any) -> type | None:
+    """The class of what ``variable`` stands for, or None where Dynamo does not know it."""
     try:
         kind: type = variable.python_type()
     except NotImplementedError:

@@ -14,7 +14,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import releases
-from tj_torch.capture.dynamo.apart import Apart
+from tj_torch.capture.dynamo.apart import Apart, type_of
 from tj_torch.capture.dynamo.patches import replace_instruction, stop
 from tj_torch.capture.dynamo.symbols import settled_truth
 from tj_torch.torch_private.replacement import has, replace
@@ -86,12 +86,12 @@ def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_value(variable: Any) -> bool:
-    return variable.is_python_constant() or _type(variable) in _VALUES
+    return variable.is_python_constant() or type_of(variable) in _VALUES
 
 
 def _equating(original: Callable[..., Any]) -> Callable[..., Any]:
     def richcompare_impl(self: Any, tx: Any, other: Any, op: str) -> Any:
-        _leave_methods(_type(self), _type(other))
+        _leave_methods(type_of(self), type_of(other))
         return original(self, tx, other, op)
 
     return richcompare_impl
@@ -118,7 +118,7 @@ def _known(operand: Any) -> Any:
     from tj_torch.torch_private.dynamo import ConstantVariable, GetAttrVariable
 
     operand = settled_truth(operand)  # `(n > 2) is True`
-    if not isinstance(operand, GetAttrVariable) or _type(operand) is not None:
+    if not isinstance(operand, GetAttrVariable) or type_of(operand) is not None:
         return operand
     function = getattr(operand.obj, "fn", None)
     if operand.name == "__doc__" and isinstance(function, FunctionType):
@@ -134,9 +134,9 @@ def _compared(left: Any, right: Any, answer: Any, sense: bool = True) -> None:
     # Tensors are `Apart`, and one variable is one object.
     if left is right or left.is_tensor() or right.is_tensor():
         return
-    kind = _type(left)
+    kind = type_of(left)
     # Types are guarded, and objects of two types are never one.
-    if kind is not _type(right) or kind is None:
+    if kind is not type_of(right) or kind is None:
         return
     _leave_methods(kind, kind)
     if issubclass(kind, _BY_VALUE):
@@ -161,7 +161,7 @@ def _equality(left: Any, right: Any, answer: Any) -> None:
 
     Values such as numbers are guarded by Dynamo.
     """
-    kind = _type(left)
+    kind = type_of(left)
     if kind is None or not issubclass(kind, _BY_VALUE):
         _compared(left, right, answer)
 
@@ -176,14 +176,6 @@ def _leave_equal(left: Any, right: Any, kind: type) -> None:
         equal, singular = True, kind is bool
     if equal and not singular:
         stop(f"whether one {kind.__name__} is another that equals it")
-
-
-def _type(variable: Any) -> type | None:
-    try:
-        kind: type = variable.python_type()
-    except NotImplementedError:
-        return None
-    return kind
 
 
 # --------------------------------------------------------------------------- changes
@@ -214,7 +206,7 @@ def _kept_apart(effects: Any) -> Iterator[list[Any]]:
     groups: dict[type, list[Any]] = defaultdict(list)
     changed: set[type] = set()
     for variable in effects.id_to_variable.values():
-        kind = _type(variable) if _is_input(variable) else None
+        kind = type_of(variable) if _is_input(variable) else None
         if kind is not None:
             groups[kind].append(variable.source)
             if effects.is_modified(variable):
