@@ -58,6 +58,7 @@ RIGHT_ALONE = {
     "operators of symbols": "PyTorch is right by itself from 2.15 on",
     "classes derived from containers": "PyTorch is right by itself from 2.15 on",
     "tensors of a size": "PyTorch is right by itself from 2.15 on",
+    "numbers in containers": "PyTorch compares symbols by itself from 2.15 on",
 }
 """Features whose probes may pass without them in this environment, with the reasons."""
 

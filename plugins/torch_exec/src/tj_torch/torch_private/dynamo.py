@@ -213,7 +213,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "BaseListVariable": ("replace methods of lists and tuples", "tensors in containers",
                              "text of symbols", "operators of symbols", "autograd.Function",
                              "bounds of deques", "sizes that are mapped", "growing lists",
-                             "numbers in containers"),
+                             "numbers in containers", "orders between calls", "orders of sets"),
         "DequeVariable": ("replace methods of deques", "bounds of deques", "growing lists"),
         "ListIteratorVariable": ("know an iterator", "iterators that leave"),
         "RangeVariable": ("have ranges", "unguarded reads", "unpacked ranges"),

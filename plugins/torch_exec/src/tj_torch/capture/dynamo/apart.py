@@ -94,7 +94,9 @@ def _parts(variable: Any) -> Iterator[Any]:
     """Yield the items of a tuple, and of tuples in it; else the variable."""
     from tj_torch.torch_private.dynamo import TupleVariable
 
-    if isinstance(variable, TupleVariable):
+    # An `isinstance` looks at the value, see `_guard_sought`.
+    looked = variable.is_realized() or issubclass(variable.peek_type(), tuple)
+    if looked and isinstance(variable, TupleVariable):
         for item in variable.items:
             yield from _parts(item)
     else:
@@ -124,9 +126,14 @@ def _guard_sought(variable: Any) -> None:
         install_guard,
     )
 
-    there = isinstance(variable.source, ConstDictKeySource | NonSerializableSetGetItemSource)
-    kind = None if there else type_of(variable.realize())
+    if isinstance(variable.source, ConstDictKeySource | NonSerializableSetGetItemSource):
+        return
+    # Dynamo has hashes of some functions only as long as it has not looked at them.
+    kind = type_of(variable) if variable.is_realized() else variable.peek_type()
     if kind is None:
+        return
+    if not issubclass(kind, (*_BY_IDENTITY, MethodType)):
+        variable.realize()
         return
     if issubclass(kind, MethodType):
         stop("a bound method is sought among keys")  # equal by object and function

@@ -28,6 +28,7 @@ __all__ = ["guard_empty", "guard_orders"]
 def guard_orders(stack: ExitStack, noticed: Observations) -> None:
     """Guard the order of each such dict whose keys the program walks through."""
     from tj_torch.torch_private.dynamo import (
+        BaseListVariable,
         ConstDictVariable,
         ListVariable,
         VariableBuilder,
@@ -45,6 +46,13 @@ def guard_orders(stack: ExitStack, noticed: Observations) -> None:
     replace(stack, ConstDictVariable, "is_python_constant", _probing(orders), inherited=True)
     replace(stack, ConstDictVariable, "as_python_constant", _folding(orders))
     replace(stack, ListVariable, "call_method", _extending, inherited=True)
+    for owner, name in (
+        (ConstDictVariable, "dict_copy"),
+        (ConstDictVariable, "dict_update"),
+        (BaseListVariable, "list_extend"),
+    ):
+        if has(owner, name):  # from 2.15 on: `d | {}` and `items += d` call no method
+            replace(stack, owner, name, _handling(of_self=name == "dict_copy"))
     ordered = getattr(user_defined, "OrderedDictVariable", ConstDictVariable)
     for owner in {ordered, ConstDictVariable}:
         replace(stack, owner, "call_method", _taking(orders), inherited=True)
@@ -167,6 +175,20 @@ def _extending(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, tx, name, args, kwargs)
 
     return call_method
+
+
+def _handling(*, of_self: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Guard the order of the dict that a handler of a method copies: its own, or the argument."""
+
+    def handling(original: Callable[..., Any]) -> Callable[..., Any]:
+        def handler(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            for copied in [self] if of_self else args:
+                _guard_order(copied.realize())
+            return original(self, tx, args, kwargs)
+
+        return handler
+
+    return handling
 
 
 def _guard_order(variable: Any) -> None:

@@ -60,6 +60,7 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 def keep_orders(stack: ExitStack, noticed: Observations) -> None:
     """Keep the order of each set of constants."""
     from tj_torch.torch_private.dynamo import (
+        BaseListVariable,
         BuiltinVariable,
         ListVariable,
     )
@@ -88,6 +89,8 @@ def keep_orders(stack: ExitStack, noticed: Observations) -> None:
             if has(owner, name):
                 replace(stack, owner, name, sets.operating(operation[word]))
     replace(stack, ListVariable, "call_method", sets.extending, inherited=True)
+    if has(BaseListVariable, "list_extend"):  # `items += s` calls no method from 2.15 on
+        replace(stack, BaseListVariable, "list_extend", sets.adding)
     replace_instruction(stack, "BUILD_SET", sets.building)
     forget_handlers(stack, frozenset)
     replace(stack, BuiltinVariable, "call_frozenset", sets.freezing)
@@ -309,6 +312,15 @@ class _Sets:
             return original(variable, tx, name, args, kwargs)
 
         return call_method
+
+    def adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def list_extend(variable: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            for arg in args:
+                if _is_set(arg):
+                    self.see_order(arg.realize())
+            return original(variable, tx, args, kwargs)
+
+        return list_extend
 
     def building(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def BUILD_SET(tx: Any, instruction: Any) -> Any:
