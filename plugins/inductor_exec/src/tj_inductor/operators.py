@@ -206,13 +206,12 @@ def _bounded_otherwise(call: BoundSymbol) -> str | None:
     one that it holds; before that it refuses. Inductor converts the bound, which wraps around.
     """
     (out,) = call.flat_outs
-    if not isinstance(out, TensorProxy) or "int" not in out.dtype.kind or out.dtype.bits == 64:
-        return _is_truth(call)
-    held = torch.iinfo(dtype_to_torch(out.dtype))
-    for bound in (*call.args[1:], *dict(call.kwargs).values()):
-        is_symbol = isinstance(bound, NumberProxy)
-        if is_symbol or (isinstance(bound, int) and not held.min <= bound <= held.max):
-            return "Inductor wraps around a bound that the data type does not hold"
+    if isinstance(out, TensorProxy) and "int" in out.dtype.kind and out.dtype.bits < 64:
+        held = torch.iinfo(dtype_to_torch(out.dtype))
+        for bound in (*call.args[1:], *dict(call.kwargs).values()):
+            is_symbol = isinstance(bound, NumberProxy)
+            if is_symbol or (isinstance(bound, int) and not held.min <= bound <= held.max):
+                return "Inductor wraps around a bound that the data type does not hold"
     return _is_truth(call)
 
 

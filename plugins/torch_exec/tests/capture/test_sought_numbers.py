@@ -61,6 +61,13 @@ def test_sizes_and_floats() -> None:
     )
 
 
+ASKED = """
+import operator
+x = torch.ones(2)
+def f(x, n, m): return x + n - m, {}
+"""
+"""A program that returns what it is asked."""
+
 RANGES = (
     "n in range(2, 8)",
     "n not in range(5)",
@@ -79,8 +86,7 @@ RANGES = (
 
 @pytest.mark.parametrize("asked", RANGES)
 def test_a_range_answers_with_a_truth_value(asked: str) -> None:
-    text = f"import operator\nx = torch.ones(2)\ndef f(x, n, m): return x + n - m, {asked}"
-    captured_whole(text, *CALLS)
+    captured_whole(ASKED.format(asked), *CALLS)
 
 
 TRUTHS = (
@@ -104,7 +110,7 @@ TRUTHS = (
 
 @pytest.mark.parametrize("asked", TRUTHS)
 def test_the_result_of_a_comparison_is_true_or_false(asked: str) -> None:
-    text = f"import operator\nx = torch.ones(2)\ndef f(x, n, m): return x + n - m, {asked}"
+    text = ASKED.format(asked)
     captured_whole(text, *CALLS)
     floats = [call.replace(", ", ".5, ").replace("x.5", "x") for call in CALLS]
     captured_whole(text, *floats)

@@ -132,12 +132,11 @@ def _guard_sought(variable: Any) -> None:
     kind = type_of(variable) if variable.is_realized() else variable.peek_type()
     if kind is None:
         return
-    if not issubclass(kind, (*_BY_IDENTITY, MethodType)):
-        variable.realize()
-        return
     if issubclass(kind, MethodType):
         stop("a bound method is sought among keys")  # equal by object and function
-    if issubclass(kind, _BY_IDENTITY) and variable.source is not None:
+    if not issubclass(kind, _BY_IDENTITY):
+        variable.realize()
+    elif variable.source is not None:
         install_guard(variable.source.make_guard(GuardBuilder.ID_MATCH))
 
 

@@ -65,8 +65,8 @@ def keep_orders(stack: ExitStack, noticed: Observations) -> None:
         ListVariable,
     )
 
-    sets = _Sets(noticed)
     kinds = _kinds()
+    sets = _Sets(noticed, kinds)
     changes = {
         **dict.fromkeys(WALKS, sets.walking),
         **dict.fromkeys(ASK, sets.asking),
@@ -97,12 +97,12 @@ def keep_orders(stack: ExitStack, noticed: Observations) -> None:
     replace(stack, BuiltinVariable, "call_function", sets.computing, inherited=True)
 
 
-def _kinds() -> list[Any]:
+def _kinds() -> tuple[Any, ...]:
     """Dynamo's classes of sets, bases first; from 2.15 on, one more is the base of both others."""
     from tj_torch.torch_private.dynamo import FrozensetVariable, SetVariable, VariableTracker
 
     kinds = dict.fromkeys((*reversed(SetVariable.__mro__), *reversed(FrozensetVariable.__mro__)))
-    return [k for k in kinds if issubclass(k, VariableTracker) and k is not VariableTracker]
+    return tuple(k for k in kinds if issubclass(k, VariableTracker) and k is not VariableTracker)
 
 
 class _Sets:
@@ -114,8 +114,8 @@ class _Sets:
     order does not matter; ``made`` is the set that code is written for.
     """
 
-    def __init__(self, noticed: Observations) -> None:
-        self.noticed = noticed
+    def __init__(self, noticed: Observations, kinds: tuple[Any, ...]) -> None:
+        self.noticed, self.kinds = noticed, kinds
         self.known: dict[int, tuple[Any, Any]] = {}
         self.orders: dict[str, list[Any]] = {}
         self.quiet = 0
@@ -151,7 +151,7 @@ class _Sets:
         from tj_torch.torch_private.dynamo import ConstDictVariable
 
         variable = variable.realize()
-        if isinstance(variable, (*_kinds(),)):
+        if isinstance(variable, self.kinds):
             twin = self.twin(variable) if _is_plain(variable) else None
             return UNKNOWN if twin is None else twin
         if type(variable) is ConstDictVariable:
@@ -184,6 +184,11 @@ class _Sets:
         items = {by_value[value]: variable.items[by_value[value]] for value in twin}
         variable.items.clear()
         variable.items.update(items)
+
+    def see_orders(self, given: Any) -> None:
+        """`see_order` of the sets among the arguments ``given``, whose items are taken in turn."""
+        for argument in filter(_is_set, given):
+            self.see_order(argument.realize())
 
     def walking(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def walk(variable: Any, *args: Any) -> Any:
@@ -307,17 +312,15 @@ class _Sets:
 
     def extending(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call_method(variable: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            if name == "extend" and len(args) == 1 and _is_set(args[0]):
-                self.see_order(args[0].realize())
+            if name == "extend":
+                self.see_orders(args)
             return original(variable, tx, name, args, kwargs)
 
         return call_method
 
     def adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def list_extend(variable: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            for arg in args:
-                if _is_set(arg):
-                    self.see_order(arg.realize())
+            self.see_orders(args)
             return original(variable, tx, args, kwargs)
 
         return list_extend

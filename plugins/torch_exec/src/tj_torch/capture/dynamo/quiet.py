@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tj_torch.ops.facts.schema_effects import bound_arguments
+from tj_torch.torch_private.ops import depend_on_data
 from tj_torch.torch_private.runtime import OpOverload, pytree
 
 __all__ = ["may_raise_on_data", "writes_elements_twice"]
@@ -296,9 +297,7 @@ def _is_expanded(value: Any) -> bool:
 
 
 def _depends_on_data(argument: Any) -> bool:
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
-    return isinstance(argument, torch.SymInt) and bool(free_unbacked_symbols(argument))
+    return isinstance(argument, torch.SymInt) and depend_on_data([argument])
 
 
 def _views(operator: OpOverload) -> bool:

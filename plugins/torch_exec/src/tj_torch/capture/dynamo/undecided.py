@@ -58,21 +58,25 @@ def _assuming(
 
     def assuming(original: Callable[..., Any]) -> Callable[..., Any]:
         def decide(asked: Any, *rest: Any) -> Any:
-            from torch.fx.experimental.symbolic_shapes import expect_true
-
-            from tj_torch.torch_private.dynamo import InstructionTranslator
-
             condition = condition_of(asked)
             if noticed.deferred is not None and _depends_on_data(condition):
-                holds = _for_most_sizes(condition)
-                tx = InstructionTranslator.current_tx()
-                if holds is not None and noticed.defer(tx, f"it decides on a size, {condition}"):
-                    expect_true(condition if holds else torch.sym_not(condition))
+                _assume(condition, noticed)
             return original(asked, *rest)
 
         return decide
 
     return assuming
+
+
+def _assume(condition: Any, noticed: Observations) -> None:
+    """Assert the value of ``condition`` for most sizes, if the program runs as it is for others."""
+    from torch.fx.experimental.symbolic_shapes import expect_true
+
+    from tj_torch.torch_private.dynamo import InstructionTranslator
+
+    holds, tx = _for_most_sizes(condition), InstructionTranslator.current_tx()
+    if holds is not None and noticed.defer(tx, f"it decides on a size, {condition}"):
+        expect_true(condition if holds else torch.sym_not(condition))
 
 
 def _depends_on_data(condition: Any) -> bool:

@@ -41,9 +41,9 @@ def correct(stack: ExitStack) -> None:
     for name in ("fn_var_getattr", "fn_getattro_impl"):  # the second from 2.14 on
         if has(functions, name):
             replace(stack, functions, name, _attributes)
-    for name, attribute in _OF_CODE.items():
-        if has(functions.BaseUserFunctionVariable, "tp_getset"):
-            replace(stack, functions.BaseUserFunctionVariable, name, _of_function(attribute))
+    if has(function := functions.BaseUserFunctionVariable, "tp_getset"):
+        for name, attribute in _OF_CODE.items():
+            replace(stack, function, name, _of_function(attribute))
     if has(VariableBuilder, "wrap_user_defined"):
         replace(stack, VariableBuilder, "wrap_user_defined", _signatures)
     replace(stack, VariableBuilder, "wrap_slice_range", _ranges)
