@@ -2,6 +2,7 @@
 
     python sockets.py                      # both, one after the other, with a client of its own
     python sockets.py --requests 2000 --rate 50
+    python sockets.py --prepare            # the compiler and one program are there at the start
 
 A request is the number of rows and their numbers as float32, a response the same. The client is a
 process of its own, sends a request each 1/rate seconds and prints the times that answers took. With
@@ -117,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=50.0, help="requests in a second")
+    parser.add_argument("--prepare", action="store_true", help="compile for one batch before")
     parser.add_argument("--client", type=int, help="the port of the server")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -124,6 +126,9 @@ def main() -> None:
         print(*ask(arguments.client, arguments.requests, arguments.rate))
         return
     jitted = tj.jit(model(), on_miss="eager")
+    if arguments.prepare:
+        with torch.inference_mode():
+            jitted.compile_for(torch.rand(100, WIDTH))
     for name, f in {"eager": model(), 'tj, on_miss="eager"': jitted}.items():
         print(line(name, served(f, arguments.requests, arguments.rate)), flush=True)
     stats = tj.stats(jitted)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tj_core.compile.pipeline import Pipeline
 from tj_core.compile.transforms import USER, Ranked, Transform
@@ -410,9 +408,3 @@ def test_a_pipeline_knows_which_tags_its_transforms_read():
     assert not pipeline(plain).reads("SAVE")
     with pytest.raises(PluginError, match="reads must be a frozenset, not 'SAVE'"):
         Transform("wrong", rename("w"), after=Stage.ACQUIRED, reads="SAVE")
-
-
-def test_a_compilation_gives_way_before_each_pass():
-    given = []
-    compiled = replace(pipeline(), give_way=lambda: given.append(1)).compile(program())
-    assert len(given) >= len(set(compiled.seconds) - {"verify"}) > 2

@@ -198,7 +198,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.COPIES: (compiling, "in_one_place", lambda outputs, written: []),
     names.PLACES: (compiling, "exact_propagation", contextlib.nullcontext),
     names.IMAGES: (compiling, "layouts_of_images", contextlib.nullcontext),
-    names.TURNS: (compiling, "in_turns", contextlib.nullcontext),
+    names.PRIORITY: (compiling, "lower_priority", contextlib.nullcontext),
     names.READS: (compiling, "read_before", lambda graph: None),
     names.SYMBOLS: (executor, "can_fuse", lambda call: Decline("planted")),
     names.EQUAL: (compiling, "is_lost", lambda name: name == names.EQUAL),

@@ -71,9 +71,8 @@ class Pipeline:
     that stage. ``later`` is called for programs that are compiled at their first use: with the
     seconds, and the counts of regions. ``finished`` are the programs that are kept on disk.
     ``notice`` looks at each acquired trace, and may warn of missing plugins. ``progress`` shows on
-    a terminal which pass runs; ``give_way``: see `Beside`. With ``beside``, regions are compiled
-    behind the program; with ``begins``, they may be finished while the backward is made.
-    ``complete``: see `PassContext`.
+    a terminal which pass runs. With ``beside``, regions are compiled behind the program; with
+    ``begins``, they may be finished while the backward is made. ``complete``: see `PassContext`.
     """
 
     transforms: Sequence[Ranked]
@@ -90,7 +89,6 @@ class Pipeline:
     finished: KeptPrograms | None = field(default=None, compare=False)
     notice: Callable[[Trace], None] = field(default=lambda trace: None, compare=False)
     progress: Progress = field(default_factory=lambda: Progress(False), compare=False)
-    give_way: Callable[[], None] = field(default=lambda: None, compare=False)
     lock: Any = field(default_factory=threading.RLock, compare=False)
     beside: Beside | None = field(default=None, compare=False)
     begins: bool = field(default=True, compare=False)
@@ -176,7 +174,6 @@ class Pipeline:
 
     def begin(self, name: str) -> None:
         """Note that the pass ``name`` begins."""
-        self.give_way()
         self.progress.step(name)
 
     def reads(self, tag: str) -> bool:

@@ -18,7 +18,7 @@ __all__ = ["Stopped", "Worker", "stop_at_exit", "worker"]
 _Work = tuple["weakref.ref[Any]", Callable[[Any], None]]
 
 
-_TURN = 1e-4
+_TURN = 2e-5
 """Seconds for which the thread may run Python code while another waits to run some.
 
 Calls wait after each operation that runs without the GIL: in a model of 20 operations, 20 times.

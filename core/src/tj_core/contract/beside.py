@@ -14,23 +14,17 @@ __all__ = ["Beside"]
 Enter = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-def _go_on() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Beside:
     """Contexts for compilation beside the program.
 
     The thread that compiles enters ``step`` for each region, to hold the locks of a compilation in
     a call, and leaves it between regions, so that calls can compile meanwhile. A call that runs
-    while its kernels are compiled enters ``answering``. ``give_way`` is called before each pass
-    over a trace, and may wait for calls that are answered if the thread compiles beside them.
+    while its kernels are compiled enters ``answering``, and the thread may wait for its end.
     """
 
     step: Enter = contextlib.nullcontext
     answering: Enter = contextlib.nullcontext
-    give_way: Callable[[], None] = _go_on
 
     def __post_init__(self) -> None:
-        check_fields(self, step=FUNCTION, answering=FUNCTION, give_way=FUNCTION)
+        check_fields(self, step=FUNCTION, answering=FUNCTION)

@@ -226,7 +226,6 @@ class Session:
             regions=self.regions,
             finished=self.finished,
             progress=self.progress,
-            give_way=self.beside.give_way,
             notice=notice,
         )
 

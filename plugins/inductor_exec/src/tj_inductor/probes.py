@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -21,7 +22,7 @@ import torch
 
 from tj_inductor import kernels
 from tj_inductor.adapter import calls, compiling, libraries
-from tj_inductor.adapter import turns as adapter_turns
+from tj_inductor.adapter import priority as adapter_priority
 from tj_inductor.adapter.linking import link_flags
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.vectors import several_kinds, try_few
@@ -45,11 +46,11 @@ __all__ = [
     "low_precision",
     "one_file",
     "places",
+    "priority",
     "reads",
     "regions",
     "strides",
     "symbols",
-    "turns",
     "vectors",
     "versions",
 ]
@@ -366,21 +367,13 @@ def images() -> None:
     assert "(1, 2, 16, 16), (512, 1, 32, 2)" not in made.source, "they are in channels_last"
 
 
-def turns() -> None:
-    """See that Inductor gives way before operators, and before calls in loops."""
-    kinds = set()
-
-    def give_way() -> None:
-        kinds.add(type(sys._getframe(1).f_locals["self"]).__name__)
-
-    graph, fakes, mode = _traced(lambda x: (x.sin() + 1,), torch.rand(3, 4))
-    with mock.patch.object(adapter_turns, "give_way", give_way):
-        compiling.compiled(graph, fakes, mode, {0: None}, backward=False)
-    assert len(kinds) == 2, f"only these give way: {kinds}"
+def priority() -> None:
+    """See that compilers behind calls have a lower priority."""
     if shutil.which("nice") is not None:
         from tj_inductor.adapter.names import cpp_builder
 
-        compiler = f"sh -c 'test $(nice) -gt {os.nice(0)}'"
-        behind = mock.patch.object(adapter_turns, "is_beside", return_value=True)
-        with behind, adapter_turns.in_turns():
-            cpp_builder.run_compile_cmd(compiler, os.getcwd())
+        behind = mock.patch.object(adapter_priority, "is_beside", return_value=True)
+        with behind, compiling.lower_priority(), tempfile.TemporaryDirectory() as folder:
+            cpp_builder.run_compile_cmd("sh -c 'nice > priority'", folder)
+            found = int(Path(folder, "priority").read_text())
+        assert found > os.nice(0), f"compilers have the priority {found}"

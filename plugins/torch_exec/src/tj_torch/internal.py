@@ -62,7 +62,6 @@ from tj_torch.runtime.counters import versioned
 from tj_torch.runtime.forms import Form, form_of, keys
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.generators import random_state, set_random_state
-from tj_torch.runtime.giving_way import give_way
 from tj_torch.runtime.joined import EARLIER
 from tj_torch.runtime.modes import function_mode_is_on, without_function_modes, without_modes
 from tj_torch.runtime.subclasses import Layout, dense_tensors, unflatten
@@ -154,7 +153,6 @@ __all__ = [
     "functionalization_below_subclasses",
     "functionalized",
     "functionalized_again",
-    "give_way",
     "gradients_of",
     "has_kernel",
     "instance",

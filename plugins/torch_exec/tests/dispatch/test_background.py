@@ -17,7 +17,6 @@ import tj_core as tj
 import torch
 from tj_core.extend import Stage, Transform
 from tj_core.internal import worker
-from tj_torch.internal import give_way
 from torch import nn
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -444,9 +443,3 @@ def test_a_stance_that_forbids_programs() -> None:
 def test_the_value_is_checked() -> None:
     with pytest.raises(tj.TjError, match='on_miss must be "compile" or "eager"'):
         tj.jit(lambda x: x, on_miss="later")
-
-
-def test_passes_give_way_to_calls() -> None:
-    session = tj.Session(("torch",))
-    assert session.beside.give_way is give_way
-    assert session.pipeline().give_way is give_way

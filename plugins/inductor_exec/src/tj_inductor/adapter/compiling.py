@@ -22,10 +22,10 @@ from tj_inductor.adapter.features import is_lost, need, ready
 from tj_inductor.adapter.layouts import has_images, is_of_images, join_by_pixels, layouts_of_images
 from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.names import EQUAL, FAST, LOW, STRIDES
+from tj_inductor.adapter.priority import lower_priority
 from tj_inductor.adapter.propagation import exact_propagation
 from tj_inductor.adapter.repairs import by_twos, copy_joined
 from tj_inductor.adapter.settings import settings
-from tj_inductor.adapter.turns import in_turns
 from tj_inductor.adapter.vectors import try_few
 from tj_inductor.adapter.writes import read_before, write
 from tj_inductor.constants import round_constants
@@ -132,7 +132,7 @@ def compiled(
         _converting(),
         exact_propagation(),
         layouts_of_images(),
-        in_turns(),
+        lower_priority(),
         tracing_alone(),
     ):
         made: Any = compile_fx_inner(

@@ -26,11 +26,11 @@ from tj_inductor.adapter.names import (
     ONE_FILE,
     ONEDNN,
     PLACES,
+    PRIORITY,
     READS,
     REGIONS,
     STRIDES,
     SYMBOLS,
-    TURNS,
     VECTORS,
     VERSIONS,
 )
@@ -166,10 +166,10 @@ FEATURES = (
         "images",
     ),
     _feature(
-        TURNS,
-        "a compilation behind calls gives way to calls that are answered",
-        "calls beside Inductor's part of a compilation, and beside compilers, take longer",
-        "turns",
+        PRIORITY,
+        "compilers behind calls run with a lower priority than the process",
+        "calls beside compilers take longer",
+        "priority",
     ),
 )
 

@@ -25,8 +25,8 @@ from tj_core.extend import TjWarning, own_folder, replace_file
 from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.linking import link_flags
 from tj_inductor.adapter.names import FOUND_AGAIN
+from tj_inductor.adapter.priority import lower_priority
 from tj_inductor.adapter.settings import fingerprint
-from tj_inductor.adapter.turns import in_turns
 from tj_inductor.adapter.vectors import try_few
 
 __all__ = ["announce_data_pointers", "flags", "library"]
@@ -82,7 +82,7 @@ def library(source: str) -> Any:
     if found is not None:
         return found
     try_few()
-    with in_turns():
+    with lower_priority():
         made = CppPythonBindingsCodeCache.load_async(source, submit_fn=None, extra_flags=flags())
         module = made() if callable(made) else made
     if record is not None:

@@ -24,11 +24,11 @@ __all__ = [
     "ONEDNN",
     "ONE_FILE",
     "PLACES",
+    "PRIORITY",
     "READS",
     "REGIONS",
     "STRIDES",
     "SYMBOLS",
-    "TURNS",
     "VECTORS",
     "VERSIONS",
     "forget",
@@ -54,7 +54,7 @@ LINKED = "links to empty libraries"
 READS = "reads before writes"
 PLACES = "whole numbers of places"
 IMAGES = "layouts of images"
-TURNS = "turns of compilations"
+PRIORITY = "priority of compilers"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._C._dynamo.guards": {
@@ -68,8 +68,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "tracing": ("let Inductor find that context", REGIONS),
     },
     "torch._inductor": {
-        "cpp_builder": ("run compilers after calls", TURNS),
-        "cpp_builder._run_compile_cmd": ("run compilers after calls", TURNS),
+        "cpp_builder": ("run compilers after calls", PRIORITY),
+        "cpp_builder._run_compile_cmd": ("run compilers after calls", PRIORITY),
         "cpu_vec_isa": ("know the processor's kinds of vectors", VECTORS),
         "config": ("set and read Inductor's settings", REGIONS),
         "config.patch": ("set them for one region", REGIONS),
@@ -120,7 +120,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "noop_registry": ("know which copies Inductor removes", COPIES),
     },
     "torch._inductor.graph": {
-        "GraphLowering": ("choose layouts of images, and take turns", IMAGES, TURNS),
+        "GraphLowering": ("choose layouts of images", IMAGES),
         "GraphLowering.find_nodes_prefer_channels_last": ("choose layouts of images", IMAGES),
     },
     "torch._inductor.index_propagation": {
@@ -134,9 +134,6 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ExternKernel": ("lay out an argument of a call", ONEDNN, STRIDES),
         "ExternKernel.require_exact_strides": ("lay out a matrix", ONEDNN, STRIDES),
         "ExternKernel.require_channels_last": ("lay out images", ONEDNN),
-    },
-    "torch._inductor.loop_body": {
-        "InterpreterShim": ("take turns while kernels are written", TURNS),
     },
     "torch._inductor.lowering": {
         "fallback_handler": ("have an operator called as it is", ONEDNN, READS),

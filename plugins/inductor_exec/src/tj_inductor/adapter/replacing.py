@@ -33,7 +33,7 @@ class Replacement:
         self.shared = Shared(self._put)
 
     def _put(self, stack: contextlib.ExitStack) -> None:
-        replace(stack, getattr(names, self.owner), self.name, self.make, inherited=True)
+        replace(stack, getattr(names, self.owner), self.name, self.make)
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:

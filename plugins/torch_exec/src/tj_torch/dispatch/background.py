@@ -177,7 +177,8 @@ class Background:
             self.request = None
 
     def _compile(self, dispatcher: _Dispatcher, request: _Request) -> None:
-        with dynamo.compile_lock(), request.state.entered(), beside():
+        answered = dispatcher.entries.around(dispatcher.programs.answering)
+        with answered, dynamo.compile_lock(), request.state.entered(), beside():
             dispatcher.compile(request.call)
 
     def _changed(self, what: str) -> None:

@@ -41,6 +41,7 @@ from tj_torch.guards.modules import forwards, guard_global_hooks, module_types
 from tj_torch.guards.subclasses import guard_subclasses
 from tj_torch.guards.tensors import guard_metadata
 from tj_torch.ops.settings.flags import FLAGS, flags_of
+from tj_torch.runtime.giving_way import answering
 from tj_torch.torch_private.runtime import pytree
 
 if TYPE_CHECKING:
@@ -161,6 +162,16 @@ class DynamoPrograms:
             return run(*args, **kwargs)
 
         return check, noted
+
+    def answering(self, row: Row) -> Row:
+        """The row, to whose program a thread that compiles gives way."""
+        check, run = row
+
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            with answering():
+                return run(*args, **kwargs)
+
+        return check, answer
 
     def hits(self) -> int:
         """Number of calls that a row has answered, those within outer hooks included."""

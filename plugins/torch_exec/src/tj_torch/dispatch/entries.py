@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tj_torch.capture.sources import stack_source
@@ -46,6 +47,7 @@ class Entries(Generic[R]):
         self.publish = publish
         self.noting = noting
         self.rows: tuple[R, ...] = ()
+        self._around: Callable[[R], R] | None = None
         self.called = 0
         self._by_entry: dict[Entry, R] = {}
         self._used: weakref.WeakKeyDictionary[Entry, int] = weakref.WeakKeyDictionary()
@@ -103,6 +105,17 @@ class Entries(Generic[R]):
             self.jitted.stats.invalidated += 1
         self._refresh()
 
+    @contextlib.contextmanager
+    def around(self, change: Callable[[R], R]) -> Iterator[None]:
+        """Publish each row as ``change`` makes it, inside of the block."""
+        self._around = change
+        self._refresh()
+        try:
+            yield
+        finally:
+            self._around = None
+            self._refresh()
+
     def clear(self) -> None:
         """Drop all entries, as the program has changed."""
         for entry in list(self._by_entry):
@@ -145,7 +158,8 @@ class Entries(Generic[R]):
             self._noting(entry, row) if entry in self._unnoted else row
             for entry, row in list(self._by_entry.items())
         )
-        self.publish(self.rows)
+        around = self._around
+        self.publish(self.rows if around is None else tuple(map(around, self.rows)))
 
     def _noting(self, entry: Entry, row: R) -> R:
         """``row`` that notes its first call."""

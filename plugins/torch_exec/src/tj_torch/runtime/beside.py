@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from tj_torch.runtime.giving_way import giving_way
 from tj_torch.torch_private.replacement import Shared, replace
 
 __all__ = ["beside", "is_beside", "tracing_alone"]
@@ -156,7 +157,10 @@ def is_beside() -> bool:
 
 @contextlib.contextmanager
 def beside() -> Iterator[None]:
-    """Leave alone what the process shares, in this thread. One thread at a time may be inside."""
+    """Leave alone what the process shares, in this thread, and give way to calls.
+
+    One thread at a time may be inside.
+    """
     thread = threading.get_ident()
     silence = _here.silence = _Silence(thread)
     try:
@@ -173,6 +177,7 @@ def beside() -> Iterator[None]:
             for name in ("simplefilter", "filterwarnings", "resetwarnings"):
                 replace(stack, warnings, name, front.change)
             stack.enter_context(tracing_alone())
+            stack.enter_context(giving_way())
             yield
     finally:
         _here.silence = None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tj_core.extend import Beside
 
 from tj_torch.runtime.beside import beside
-from tj_torch.runtime.giving_way import answering, give_way
+from tj_torch.runtime.giving_way import answering, waiting
 from tj_torch.torch_private.ops import without_saved_tensor_hooks
 
 __all__ = ["BESIDE", "compile_lock"]
@@ -23,10 +23,14 @@ def compile_lock() -> Iterator[bool]:
     from tj_torch.torch_private.dynamo import convert_frame
 
     lock = convert_frame.compile_lock
-    if free := lock.acquire(blocking=False):
+    if not (free := lock.acquire(blocking=False)):
+        with waiting():
+            lock.acquire()
+    try:
+        with without_saved_tensor_hooks():
+            yield not free
+    finally:
         lock.release()
-    with lock, without_saved_tensor_hooks():
-        yield not free
 
 
 @contextlib.contextmanager
@@ -35,5 +39,5 @@ def _step() -> Iterator[None]:
         yield
 
 
-BESIDE = Beside(_step, answering, give_way)
+BESIDE = Beside(_step, answering)
 """Contexts for a thread that compiles kernels while the program runs without them."""

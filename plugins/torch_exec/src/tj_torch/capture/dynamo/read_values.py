@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import torch
 from tj_core.extend import TensorProxy, Trace
 
-from tj_torch.runtime.giving_way import give_way
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -88,8 +87,8 @@ class ReadValues:
         raise ChangedError(name)
 
     def while_tracing(self, stack: ExitStack) -> None:
-        """Note the values that Dynamo reads until ``stack`` is left; let it give way meanwhile."""
-        from tj_torch.torch_private.dynamo import InstructionTranslatorBase, VariableBuilder
+        """Note the values that Dynamo reads until ``stack`` is left."""
+        from tj_torch.torch_private.dynamo import VariableBuilder
 
         def noting(original: Callable[..., Any]) -> Callable[..., Any]:
             def __call__(builder: Any, value: Any) -> Any:
@@ -98,15 +97,7 @@ class ReadValues:
 
             return __call__
 
-        def giving_way(original: Callable[..., Any]) -> Callable[..., Any]:
-            def step(translator: Any) -> Any:
-                give_way()
-                return original(translator)
-
-            return step
-
         replace(stack, VariableBuilder, "__call__", noting)
-        replace(stack, InstructionTranslatorBase, "step", giving_way)
 
     def while_guarding(self, stack: ExitStack) -> None:
         """Check the values that Dynamo's guards are made of, until ``stack`` is left."""
@@ -114,7 +105,6 @@ class ReadValues:
 
         def checking(original: Callable[..., Any]) -> Callable[..., Any]:
             def get(builder: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
-                give_way()
                 value = original(builder, source, *args, **kwargs)
                 self.check(source, value)
                 return value

@@ -19,7 +19,6 @@ from tj_torch.ops.memo.instance import derivation_instance, instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.settings.modes import Modes
 from tj_torch.ops.sizes.program import Sizes
-from tj_torch.runtime.giving_way import give_way
 
 __all__ = ["Memo"]
 
@@ -105,14 +104,12 @@ class Memo:
         :raises CannotExpand: if it cannot be expanded; kept in the memo.
         :raises ExpansionError: if PyTorch raises for these arguments; not kept.
         """
-        give_way()
         return self._expanded(self._keyed(fn, args, kwargs, context, modes, sizes), value)
 
     def expand_once(
         self, fn: Callable[..., Any], args: tuple[Any, ...], context: Context, sizes: Sizes
     ) -> Expansion:
         """`expand` for a function that is called once: nothing is kept."""
-        give_way()
         return self._expanded(_Call(fn, args, {}, context, sizes), None)
 
     def _expanded(self, call: _Call, value: Any) -> Expansion:

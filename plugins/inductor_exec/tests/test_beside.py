@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_inductor.adapter import names, turns
-from tj_inductor.adapter.replacing import Replacement
+from tj_inductor.adapter import names, priority
+from torch._inductor.loop_body import InterpreterShim
 
 
 def test_no_function_is_traced_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,42 +26,11 @@ def test_no_function_is_traced_for_all_threads(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.fx.Tracer, "trace", trace)
     jitted = tj.jit(lambda x: (x.sin() + 1).exp(), plugins=["inductor", "torch"])
     made = jitted(torch.ones(3))
-    names.InterpreterShim._dummy_gm.cache_clear()  # traced by Inductor, once in a process
+    InterpreterShim._dummy_gm.cache_clear()  # traced by Inductor, once in a process
     tj.jit(lambda x: (x.cos() + 2).exp(), plugins=["inductor", "torch"])(torch.ones(3))
     assert tj.stats(jitted).region_misses or tj.stats(jitted).region_kept
     torch.testing.assert_close(made, (torch.ones(3).sin() + 1).exp())
     assert traced == []
-
-
-def test_a_compilation_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
-    monkeypatch.setattr(turns, "give_way", lambda: given.append(1))
-    monkeypatch.setenv("TJ_CACHE_DIR", "none")
-    x = torch.rand(5, 7)
-    jitted = tj.jit(lambda x: (x.sin() + 1).exp() * x, session=tj.Session(("inductor", "torch")))
-    torch.testing.assert_close(jitted(x), (x.sin() + 1).exp() * x)
-    assert len(given) > 4
-    before = len(given)
-    jitted(x)
-    assert len(given) == before
-
-
-def test_a_method_of_the_base_class_is_replaced_and_given_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Base:
-        def run_node(self, n: int) -> int:
-            return n
-
-    class Derived(Base):
-        pass
-
-    monkeypatch.setitem(vars(names), "GraphLowering", Derived)
-    replacement = Replacement(names.TURNS, "GraphLowering", "run_node", turns._giving_way)
-    with replacement.block(), replacement.block():
-        assert Derived.run_node is not Base.run_node
-        assert Derived().run_node(3) == 3
-    assert "run_node" not in vars(Derived)
 
 
 @pytest.mark.skipif(shutil.which("nice") is None, reason="there is no program `nice`")
@@ -69,11 +38,11 @@ def test_a_method_of_the_base_class_is_replaced_and_given_back(
 def test_compilers_run_after_calls(
     behind: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(turns, "is_beside", lambda: behind)
+    monkeypatch.setattr(priority, "is_beside", lambda: behind)
     compiler = "sh -c 'nice > priority'"
-    with turns.in_turns():
+    with priority.lower_priority():
         names.cpp_builder.run_compile_cmd(compiler, str(tmp_path))
     lower = int(Path(tmp_path, "priority").read_text()) - os.nice(0)
-    assert lower == (turns.LOWER if behind else 0)
+    assert lower == (priority.LOWER if behind else 0)
     names.cpp_builder.run_compile_cmd(compiler, str(tmp_path))
     assert int(Path(tmp_path, "priority").read_text()) == os.nice(0)
