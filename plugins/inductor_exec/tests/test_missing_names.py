@@ -17,7 +17,7 @@ import tj_core as tj
 import torch
 from tj_core.extend import Decline, PluginError
 from tj_inductor import executor, kernels
-from tj_inductor.adapter import calls, compiling, libraries, modules, names, vectors
+from tj_inductor.adapter import calls, compiling, libraries, modules, names, priority, vectors
 from tj_inductor.adapter.features import FEATURES, TABLE
 from tj_inductor.adapter.names import NAMES
 from tj_inductor.compiler import Compiler
@@ -198,7 +198,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.COPIES: (compiling, "in_one_place", lambda outputs, written: []),
     names.PLACES: (compiling, "exact_propagation", contextlib.nullcontext),
     names.IMAGES: (compiling, "layouts_of_images", contextlib.nullcontext),
-    names.PRIORITY: (compiling, "lower_priority", contextlib.nullcontext),
+    names.PRIORITY: (priority, "lower_priority", contextlib.nullcontext),
     names.READS: (compiling, "read_before", lambda graph: None),
     names.SYMBOLS: (executor, "can_fuse", lambda call: Decline("planted")),
     names.EQUAL: (compiling, "is_lost", lambda name: name == names.EQUAL),

@@ -373,7 +373,7 @@ def priority() -> None:
         from tj_inductor.adapter.names import cpp_builder
 
         behind = mock.patch.object(adapter_priority, "is_beside", return_value=True)
-        with behind, compiling.lower_priority(), tempfile.TemporaryDirectory() as folder:
+        with behind, adapter_priority.lower_priority(), tempfile.TemporaryDirectory() as folder:
             cpp_builder.run_compile_cmd("sh -c 'nice > priority'", folder)
             found = int(Path(folder, "priority").read_text())
         assert found > os.nice(0), f"compilers have the priority {found}"

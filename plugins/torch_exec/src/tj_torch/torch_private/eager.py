@@ -50,6 +50,7 @@ ATTENTION = "kernels of attention"
 CONVOLUTIONS = "gradients of convolutions"
 
 _STRIDES = ("know the strides of its results", OPERATORS)
+_SHAPES = ("know the shapes of its results", OPERATORS)
 _TYPES = ("know the data types of its results", OPERATORS)
 _HOST = "know that random state is on the CPU", RUNS
 
@@ -192,6 +193,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "_batch_norm_with_update.default": _STRIDES,
         "_batch_norm_with_update_functional.default": _STRIDES,
         "_efficient_attention_forward.default": _HOST,
+        "_embedding_bag.default": _SHAPES,
+        "_embedding_bag_forward_only.default": _SHAPES,
         "_log_softmax_backward_data.default": _STRIDES,
         "_native_batch_norm_legit.default": _STRIDES,
         "_native_batch_norm_legit.no_stats": _STRIDES,
@@ -257,6 +260,8 @@ _CALLED = {
     "_batch_norm_with_update.default": "batch_norm_with_update",
     "_batch_norm_with_update_functional.default": "batch_norm_with_update_functional",
     "_efficient_attention_forward.default": "efficient_attention_forward",
+    "_embedding_bag.default": "embedding_bag",
+    "_embedding_bag_forward_only.default": "embedding_bag_without_gradient",
     "_log_softmax_backward_data.default": "log_softmax_backward",
     "_softmax_backward_data.default": "softmax_backward",
     "_native_batch_norm_legit.default": "native_batch_norm_legit",

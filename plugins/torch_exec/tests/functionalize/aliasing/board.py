@@ -451,3 +451,9 @@ def write_that_brings_a_gradient(x, w):
 @known("PyTorch's fake kernels, found here", layouts=(lambda new: new.scene(new(3, 4)),))
 def table_of_transposed_places(x):
     return x[:, 0][(x.t() > 0).long()]
+
+
+@known("PyTorch's fake kernels, found here", layouts=(lambda new: new.scene(new(4, 3)),))
+def sizes_of_bags_up_to_a_last_offset(x):
+    places, offsets = torch.tensor([0, 3, 1]), torch.tensor([0, 2, 3])
+    return torch.embedding_bag(x, places, offsets, False, 1, False, None, True)[2].shape

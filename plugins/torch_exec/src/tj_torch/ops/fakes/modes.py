@@ -16,6 +16,7 @@ from tj_torch.ops.fakes.arguments import settled
 from tj_torch.ops.fakes.devices import on_their_devices
 from tj_torch.ops.fakes.dtypes import in_their_types
 from tj_torch.ops.fakes.kernels import CORRECTED, in_place_of_python
+from tj_torch.ops.fakes.shapes import of_kernels
 from tj_torch.ops.fakes.strides import corrected, may_differ
 from tj_torch.torch_private import ops as private
 
@@ -69,7 +70,7 @@ def decompositions(enabled: bool) -> Iterator[None]:
 def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = settled(func, args)
-        result = dispatch(self, func, types, args, kwargs or {})
+        result = of_kernels(func, args, dispatch(self, func, types, args, kwargs or {}))
         result = in_their_types(func, args, on_their_devices(self, func, result))
         return corrected(func, args, kwargs or {}, result) if may_differ(func) else result
 

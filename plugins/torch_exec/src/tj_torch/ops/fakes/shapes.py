@@ -1,0 +1,60 @@
+"""Shapes as PyTorch's kernels compute them, where its fake kernels say others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tj_torch.torch_private.eager import embedding_bag, embedding_bag_without_gradient
+
+__all__ = ["of_kernels"]
+
+_SUM, _MAX = 0, 2
+"""Modes of bags of embeddings (`EmbeddingBagMode` in ATen/native/EmbeddingBag.h)."""
+
+
+def of_kernels(func: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """Result of ``func(*args)`` on fake tensors, with the shapes of kernels."""
+    rule = _RULES.get(func)
+    return result if rule is None or result is NotImplemented else rule(args, result)
+
+
+def _of_bags(args: tuple[Any, ...], result: Any) -> Any:
+    """The places of what a sum adds in bfloat16: none, as in other types, where it is fast."""
+    weight, _, offsets, _, mode, _, scale, _, padding = (*args, *_DEFAULTS[len(args) :])
+    rows, places, *rest = result
+    fast = (
+        weight.dtype == torch.bfloat16
+        and mode == _SUM
+        and offsets.device.type == "cpu"
+        and weight.stride(1) == 1
+        and padding < 0
+        and (scale is None or scale.stride(0) == 1)
+    )
+    return (rows, places.new_empty(0) if fast else places, *rest)
+
+
+def _of_bags_alone(args: tuple[Any, ...], result: Any) -> Any:
+    """Sizes of bags where no gradient is asked for: those of a sum are not computed.
+
+    They have the shape of the offsets then, and so have the places of maxima, which there are none
+    of. The fake kernel has it so for averages and maxima, and the places of another shape (up to
+    2.15).
+    """
+    rows, places, sizes, maxima = _of_bags(args, result)
+    offsets, mode = args[2], (*args, *_DEFAULTS[len(args) :])[4]
+    if offsets.device.type == "cpu":
+        sizes = sizes.new_empty(offsets.shape if mode == _SUM else rows.shape[:1])
+        maxima = maxima if mode == _MAX else maxima.new_empty(sizes.shape)
+    return rows, places, sizes, maxima
+
+
+_DEFAULTS: tuple[Any, ...] = (None, None, None, False, _SUM, False, None, False, -1)
+"""Arguments of a bag of embeddings that a call may leave out."""
+
+_RULES: dict[Any, Callable[[tuple[Any, ...], Any], Any]] = {
+    embedding_bag: _of_bags,
+    embedding_bag_without_gradient: _of_bags_alone,
+}

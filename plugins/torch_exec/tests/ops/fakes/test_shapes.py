@@ -1,0 +1,35 @@
+"""Shapes of fake tensors where PyTorch's fake kernels say others than its kernels compute."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from tj_torch.ops.fakes.modes import fake_mode
+
+TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("name", ["_embedding_bag", "_embedding_bag_forward_only"])
+def test_bags_of_embeddings(name: str, dtype: torch.dtype) -> None:
+    call = getattr(torch.ops.aten, name)
+    axes = (range(3), [False, True], [False, True], [-1, 1], [False, True])
+    count = 0
+    for mode, last, scaled, padding, transposed in itertools.product(*axes):
+        if scaled and mode:
+            continue  # weights of rows are for sums alone
+        rows = torch.randn(4, 10, dtype=dtype).t() if transposed else torch.randn(10, 4).to(dtype)
+        places = torch.tensor([1, 2, 3, 4, 1, 2])
+        begins = torch.tensor([0, 2, 6] if last else [0, 2])
+        scale = torch.randn(6, dtype=dtype) if scaled else None
+        args = (rows, places, begins, False, mode, False, scale, last, padding)
+        with fake_mode() as mode_of_fakes:
+            fakes = [
+                mode_of_fakes.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args
+            ]
+            found = [tuple(value.shape) for value in call(*fakes)]
+        assert found == [tuple(value.shape) for value in call(*args)], args[3:]
+        count += 1
+    assert count == 32
