@@ -106,6 +106,19 @@ def test_results_that_depend_on_data() -> None:
     assert tj.stats(jitted).entries == 1
 
 
+def test_views_of_results_whose_sizes_depend_on_data() -> None:
+    def program(x: torch.Tensor) -> Any:
+        rows, columns = torch.nonzero(x, as_tuple=True)
+        return rows + 1, columns * 2, torch.unbind(x[rows], 1)[0]
+
+    values = (torch.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]]), torch.eye(3), torch.ones(1, 3))
+    jitted = jit(make_fx(program)(values[0]))
+    assert_equal(jitted(values[0]), program(values[0]))
+    jitted = jit(make_fx(lambda x: torch.nonzero(x, as_tuple=True))(values[0]))
+    for value in values:
+        assert_equal(jitted(value), torch.nonzero(value, as_tuple=True))
+
+
 def test_metadata_of_the_tracing_is_not_believed() -> None:
     """`make_fx` records shapes and data types; the graph runs with others as well."""
     graph = make_fx(lambda x, y: (x + y).sum(-1))(X, Y)

@@ -72,3 +72,20 @@ def f(x, a):
 """
     captured_whole(text, *CALLS)
     equal_to_eager(text, *CALLS)()
+
+
+OPERATORS = (
+    "torch.ops.aten.avg_pool2d(x[None], [2, 2], [1, 1], n)",
+    "torch.ops.aten.avg_pool2d.default(x[None], 2 + n, padding=n, stride=1 + n)",
+    "torch.ops.aten.sum.dim_IntList(x, n, n > 0)",
+    "torch.ops.aten.sum(x, dim=n, keepdim=n > 0) + n",
+)
+"""Calls of operators that make a list of a number, if it is no symbol."""
+
+
+@pytest.mark.parametrize("call", OPERATORS)
+def test_lists_that_are_numbers_are_arguments_of_operators(call: str) -> None:
+    text = f"def f(x):\n    n = x.shape[0] - 3\n    return {call}"
+    calls = [f"f(torch.arange(4.0 * {rows}).reshape({rows}, 4) / 12)" for rows in (4, 3, 4)]
+    captured_whole(text, *calls)
+    equal_to_eager(text, *calls)()

@@ -53,6 +53,20 @@ OPERATIONS = (
         _FIRST,
     ),
     Known(
+        Kind.RESULT,
+        "gradients of one element or none have the strides of another formula than with data",
+        ("prod",),
+        _FIRST,
+        sometimes=True,
+    ),
+    Known(
+        Kind.RESULT,
+        f"{_DIVIDES}: what is beyond the largest number then is not with the product of the others",
+        ("masked.prod", "prod"),
+        ("first float16",),
+        sometimes=True,
+    ),
+    Known(
         Kind.DECLINED,
         "what is returned is a view of an internal value of a call that cannot be decomposed",
         ("istft", "linalg.tensorinv", "linalg.tensorsolve", "nn.functional.instance_norm"),
@@ -69,6 +83,12 @@ OPERATIONS = (
         Kind.DECLINED,
         "what the operation views depends on a tensor's data",
         ("narrow", "nonzero", "tensor_split"),
+        sometimes=True,
+    ),
+    Known(
+        Kind.DECLINED,
+        "the number of classes, if it is not said, depends on a tensor's data",
+        ("nn.functional.one_hot",),
         sometimes=True,
     ),
 )

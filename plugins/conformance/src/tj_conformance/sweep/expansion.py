@@ -68,6 +68,8 @@ def hold_in_place(sample: Sample, result: Result) -> None:
             outputs = seeded(op.inplace_variant, *live)
     except Exception:
         return
+    if _is_rounded_otherwise(outputs, sample):
+        return
     trial = _trial(result, sample, op.inplace_variant, tensors, tree, live, grad=False)
     if trial is None:
         return
@@ -86,6 +88,18 @@ def _broadcasts(sample: Sample) -> bool:
     if not isinstance(made, torch.Tensor) or not isinstance(first, torch.Tensor):
         return False  # lists of tensors, and what else the variant may take
     return made.shape != first.shape
+
+
+def _is_rounded_otherwise(outputs: Any, sample: Sample) -> bool:
+    """Check that eager itself rounds complex numbers in another way in place.
+
+    Products and quotients are other loops there (`addr`, `addcmul`, `div`). tj computes new values
+    and copies them.
+    """
+    assert sample.eager is not None
+    made = sample.eager.result
+    both = isinstance(outputs, torch.Tensor) and isinstance(made, torch.Tensor)
+    return both and made.is_complex() and not same_bits(outputs, made.detach())
 
 
 def _take_down(result: Result, sample: Sample, found: list[str]) -> None:

@@ -28,6 +28,7 @@ class FakeRuns:
     def __init__(self) -> None:
         self.mode = fake_mode(symbolic=True)
         self._known: dict[str, Any] = {}
+        self._sizes: dict[str, Any] = {}
 
     def run(self, fn: Callable[..., Any], args: Any, kwargs: Any, context: Context) -> Any:
         """Result of ``fn`` for trees of proxies and constants; raises the errors of ``fn``."""
@@ -65,6 +66,15 @@ class FakeRuns:
         if known is not None or not isinstance(proxy, TensorProxy):
             return self._known[proxy.name]
         if proxy.requires_grad:
-            leaf = make_fake(self.mode, proxy).requires_grad_()
-            return NonLeaf.of(leaf, lambda: make_fake(self.mode, proxy))
-        return make_fake(self.mode, proxy)
+            leaf = make_fake(self.mode, proxy, self._size).requires_grad_()
+            return NonLeaf.of(leaf, lambda: make_fake(self.mode, proxy, self._size))
+        return make_fake(self.mode, proxy, self._size)
+
+    def _size(self, expression: str) -> Any:
+        """A symbol for a size that depends on data, where no result with it was kept.
+
+        Each expression has one, without what is known of the symbols in it.
+        """
+        if expression not in self._sizes:
+            self._sizes[expression] = self.mode.shape_env.create_unbacked_symint()
+        return self._sizes[expression]

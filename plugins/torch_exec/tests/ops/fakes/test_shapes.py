@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -33,3 +34,21 @@ def test_bags_of_embeddings(name: str, dtype: torch.dtype) -> None:
         assert found == [tuple(value.shape) for value in call(*args)], args[3:]
         count += 1
     assert count == 32
+
+
+@pytest.mark.parametrize("dim", [0, -1, None, ()], ids=str)
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("places", [False, True])
+def test_neighbours_that_are_equal(places: bool, counts: bool, dim: Any) -> None:
+    call = torch.ops.aten.unique_consecutive.default
+    args = (places, counts) if dim == () else (places, counts, dim)
+    for vector in (torch.arange(5.0), torch.zeros(1)):
+        with fake_mode(symbolic=True) as mode:
+            fakes = [
+                value.shape for value in call(mode.from_tensor(vector, static_shapes=True), *args)
+            ]
+        for found, real in zip(fakes, call(vector, *args), strict=True):
+            assert isinstance(found[0], torch.SymInt) or found == real.shape
+            assert not isinstance(found[0], torch.SymInt) or len(real)
+    if dim == 0 and not places and not counts:
+        assert fakes[1:] == [(0,), (0,)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tj_conformance.oracle.compare import assert_jits
-from tj_torch.ops.fakes.modes import fake_mode
+from tj_torch.ops.fakes.modes import decompositions, fake_mode
 from torch.nn import functional as F
 
 Shape = list[int]
@@ -319,6 +320,18 @@ def test_copies_and_what_is_made_alike(name: str, dtype: torch.dtype) -> None:
             strides = run(mode.from_tensor(x)).stride()
         assert strides == run(x).stride(), (x.shape, x.stride())
     assert found > 20
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (3, 0, 1), (0, 4), (2, 1, 1)])
+@pytest.mark.parametrize("given", list(itertools.product((False, True), repeat=2)), ids=str)
+def test_norms_of_no_elements(shape: tuple[int, ...], given: tuple[bool, bool]) -> None:
+    ones = torch.ones(shape[-1:])
+    args = (list(shape[-1:]), *(ones if wanted else None for wanted in given), 1e-5)
+    real = torch.native_layer_norm(torch.zeros(shape), *args)
+    with fake_mode() as mode, decompositions(True):
+        fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
+        found = torch.native_layer_norm(mode.from_tensor(torch.zeros(shape)), *fakes)
+    assert [value.stride() for value in found] == [value.stride() for value in real]
 
 
 def test_strides_that_the_program_reads() -> None:

@@ -8,8 +8,10 @@ at, and takes an operator that it has not written for a mistake of the program's
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 import operator
+import re
 from collections.abc import Callable
 from types import MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +21,7 @@ from torch.nn import functional
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import forget_handlers, stop
 from tj_torch.ops.sizes.corrections import know_integers
+from tj_torch.torch_private.eager import OpOverload, OpOverloadPacket
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -225,7 +228,8 @@ def _leave_long_products(stack: ExitStack) -> None:
 def _settle_arguments(stack: ExitStack) -> None:
     """Take ``is_causal=n > 1`` and ``scale_factor=n`` of functions in `functional` for constants.
 
-    The kernels want a bool, and floats.
+    The kernels want a bool, and floats. Likewise ``padding=n`` of an operator (``torch.ops``) that
+    takes a list of numbers and no symbols: PyTorch makes such a list of a number only.
     """
     from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable, TupleVariable
 
@@ -247,11 +251,30 @@ def _settle_arguments(stack: ExitStack) -> None:
                     args[2:3] = map(factors, args[2:3])
                     if "scale_factor" in kwargs:
                         kwargs["scale_factor"] = factors(kwargs["scale_factor"])
+            if isinstance(self.value, OpOverload | OpOverloadPacket):
+                lists = _lists_of_numbers(self.value)
+                args = [settled(v) if i in lists else v for i, v in enumerate(args)]
+                kwargs = {key: settled(v) if key in lists else v for key, v in kwargs.items()}
             return original(self, tx, args, kwargs)
 
         return call_function
 
     replace(stack, TorchInGraphFunctionVariable, "call_function", settling)
+
+
+_LISTS = re.compile(r"(Optional\[)?List\[int\]\]?")
+
+
+@functools.cache
+def _lists_of_numbers(op: Any) -> frozenset[int | str]:
+    """Places and names of arguments that are lists of numbers, and of no symbols."""
+    each = [op] if isinstance(op, OpOverload) else [getattr(op, name) for name in op.overloads()]
+    found, other = set[int | str](), set[int | str]()
+    for overload in each:
+        for place, argument in enumerate(overload._schema.arguments):
+            fits = _LISTS.fullmatch(str(argument.real_type))
+            (found if fits else other).update((place, argument.name))
+    return frozenset(found - other)
 
 
 def _leave_zeros(factors: list[Any]) -> None:

@@ -69,8 +69,8 @@ def decompositions(enabled: bool) -> Iterator[None]:
 
 def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args = settled(func, args)
-        result = of_kernels(func, args, dispatch(self, func, types, args, kwargs or {}))
+        given, args = args, settled(func, args)
+        result = of_kernels(func, given, dispatch(self, func, types, args, kwargs or {}))
         result = in_their_types(func, args, on_their_devices(self, func, result))
         return corrected(func, args, kwargs or {}, result) if may_differ(func) else result
 

@@ -23,7 +23,7 @@ def of_kernels(func: Any, args: tuple[Any, ...], result: Any) -> Any:
 
 def _of_bags(args: tuple[Any, ...], result: Any) -> Any:
     """The places of what a sum adds in bfloat16: none, as in other types, where it is fast."""
-    weight, _, offsets, _, mode, _, scale, _, padding = (*args, *_DEFAULTS[len(args) :])
+    weight, _, offsets, _, mode, _, scale, _, padding = args + _DEFAULTS[len(args) :]
     rows, places, *rest = result
     fast = (
         weight.dtype == torch.bfloat16
@@ -44,11 +44,25 @@ def _of_bags_alone(args: tuple[Any, ...], result: Any) -> Any:
     2.15).
     """
     rows, places, sizes, maxima = _of_bags(args, result)
-    offsets, mode = args[2], (*args, *_DEFAULTS[len(args) :])[4]
+    offsets, mode = args[2], (args + _DEFAULTS[len(args) :])[4]
     if offsets.device.type == "cpu":
         sizes = sizes.new_empty(offsets.shape if mode == _SUM else rows.shape[:1])
         maxima = maxima if mode == _MAX else maxima.new_empty(sizes.shape)
     return rows, places, sizes, maxima
+
+
+def _of_neighbours(args: tuple[Any, ...], result: Any) -> Any:
+    """Places and counts that nobody asks for: none, of a vector along dimension 0.
+
+    The kernel takes this for a vector without a dimension (`unique_consecutive_cpu` in
+    ATen/native/Unique.cpp), but not dimension -1.
+    """
+    vector, places, counts, dim = args + (False, False, None)[len(args) - 1 :]
+    if dim != 0 or vector.ndim != 1 or vector.device.type != "cpu":
+        return result
+    first, *others = result
+    asked = zip(others, (places, counts), strict=True)
+    return first, *(value if wanted else value.new_empty(0) for value, wanted in asked)
 
 
 _DEFAULTS: tuple[Any, ...] = (None, None, None, False, _SUM, False, None, False, -1)
@@ -57,4 +71,5 @@ _DEFAULTS: tuple[Any, ...] = (None, None, None, False, _SUM, False, None, False,
 _RULES: dict[Any, Callable[[tuple[Any, ...], Any], Any]] = {
     embedding_bag: _of_bags,
     embedding_bag_without_gradient: _of_bags_alone,
+    torch.ops.aten.unique_consecutive.default: _of_neighbours,
 }

@@ -122,6 +122,13 @@ def _contiguous(
     return filled(result.shape, range(result.ndim)[::-1])
 
 
+def _of_new_memory(
+    func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any
+) -> Strides:
+    """Contiguous on the CPU, also without elements."""
+    return contiguous(result.shape) if result.device.type == "cpu" else tuple(result.stride())
+
+
 def _of_angle(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """Contiguous for complex numbers, on the CPU."""
     return _contiguous(func, args, result) if args[0].is_complex() else tuple(result.stride())
@@ -448,7 +455,7 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     **dict.fromkeys((aten.isin.Tensor_Scalar, aten.isin.Tensor_Tensor), _contiguous),
     aten.mse_loss_backward.default: _contiguous,
     aten.smooth_l1_loss_backward.default: _contiguous,
-    aten.native_layer_norm.default: _contiguous,
+    aten.native_layer_norm.default: _of_new_memory,
     aten.normal.Tensor_Tensor: _contiguous,
     **dict.fromkeys(_TWO, _of_two),
     aten.angle.default: _of_angle,
