@@ -56,7 +56,7 @@ OPERATIONS = (
         Kind.RESULT,
         "gradients of one element or none have the strides of another formula than with data",
         ("prod",),
-        _FIRST,
+        (*_FIRST, "first float16", "first bfloat16"),
         sometimes=True,
     ),
     Known(
