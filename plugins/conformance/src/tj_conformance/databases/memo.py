@@ -84,10 +84,25 @@ def described(jitted: Any) -> Compiled:
     entries, stats = jitted_of(jitted).entries, tj.stats(jitted)
     return Compiled(
         tuple(tuple(map(_anonymous, e.compilation.traces)) for e in entries if e.compilation),
-        tuple(tuple(map(_anonymous, e.guards())) for e in entries),
+        tuple(_without_maxima(list(map(_anonymous, e.guards()))) for e in entries),
         stats.memo_hits,
         stats.memo_misses,
     )
+
+
+_MAXIMUM = re.compile(r"max\(1, (?P<size>.*)\) == \((?P=size)\)")
+
+
+def _without_maxima(guards: list[str]) -> tuple[str, ...]:
+    """``guards`` with sizes in the place of maxima of 1 and the size that a guard says are equal.
+
+    PyTorch does so in guards that come after that one, and leaves it out where it follows from
+    others: which of the two depends on the order of questions, which a memo changes.
+    """
+    for size in [found["size"] for guard in guards if (found := _MAXIMUM.fullmatch(guard))]:
+        maximum = f"max(1, {size})"
+        guards = [g.replace(maximum, f"({size})") for g in guards if g != f"{maximum} == ({size})"]
+    return tuple(guards)
 
 
 def _anonymous(thing: object) -> str:
