@@ -94,10 +94,10 @@ _MAXIMUM = re.compile(r"max\(1, (?P<size>.*)\) == \((?P=size)\)")
 
 
 def _without_maxima(guards: list[str]) -> tuple[str, ...]:
-    """``guards`` with sizes in the place of maxima of 1 and the size that a guard says are equal.
+    """``guards`` with ``(n)`` for ``max(1, n)``, where a guard says that the two are equal.
 
-    PyTorch does so in guards that come after that one, and leaves it out where it follows from
-    others: which of the two depends on the order of questions, which a memo changes.
+    PyTorch writes ``n`` in the guards after that one, and leaves that one out if others imply it.
+    It depends on the order in which it is asked, and a memo changes the order.
     """
     for size in [found["size"] for guard in guards if (found := _MAXIMUM.fullmatch(guard))]:
         maximum = f"max(1, {size})"

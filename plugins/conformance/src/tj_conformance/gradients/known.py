@@ -61,7 +61,7 @@ OPERATIONS = (
     ),
     Known(
         Kind.RESULT,
-        f"{_DIVIDES}: what is beyond the largest number then is not with the product of the others",
+        f"{_DIVIDES}; the quotient may overflow where the product of the other factors does not",
         ("masked.prod", "prod"),
         ("first float16",),
         sometimes=True,
