@@ -101,6 +101,7 @@ OPERATIONS = (
         ("item",),
         ("complex64",),
     ),
+    Known(Kind.BREAK, "Dynamo has no symbols for complex numbers", ("item",), ("dynamic",), True),
     Known(Kind.BREAK, "Dynamo does not capture resizing", ("resize_", "resize_as_")),
     Known(
         Kind.BREAK,
@@ -136,6 +137,12 @@ _SHAPE = "the output's shape depends on data"
 _SPARSE = "an input is not strided"
 
 EXPANSIONS = (
+    Known(
+        Kind.BREAK,
+        "fake tensors have no symbols for complex numbers",
+        ("item",),
+        ("complex64",),
+    ),
     Known(
         Kind.RESULT,
         "the body computes the singular values with the vectors, which rounds otherwise",
@@ -231,8 +238,10 @@ GRAPHS = (
 ELSEWHERE_INVALID = {"nn.functional.embedding_bag": "offsets repeated are out of order"}
 """Operators whose samples are invalid when resized by repeating elements."""
 
-UNREMEMBERED = frozenset({"lu"})
-"""Operators whose expansions are not remembered: PyTorch implements them in closures."""
+UNREMEMBERED = frozenset({"lu", "unique", "unique_consecutive"})
+"""Operators of which no memo knows some calls: PyTorch implements them in closures, or a chunk of
+samples has only calls without an expansion.
+"""
 
 IDLE_STRIDES = frozenset({"einsum", "nn.functional.rms_norm"})
 """Operators whose expansions differ in strides of dimensions with at most one element."""

@@ -28,6 +28,7 @@ OPERATIONS = (
     *_BREAKS,
     forward.LAPACK,
     Known(Kind.ROUNDING, _DIVIDES, ("prod",), _FIRST),
+    Known(Kind.ROUNDING, _DIVIDES, ("prod",), ("first float16", "first bfloat16"), sometimes=True),
     Known(Kind.ROUNDING, _DIVIDES, ("masked.prod",), sometimes=True),
     Known(
         Kind.ROUNDING,
@@ -69,7 +70,13 @@ OPERATIONS = (
     Known(
         Kind.DECLINED,
         "what is returned is a view of an internal value of a call that cannot be decomposed",
-        ("istft", "linalg.tensorinv", "linalg.tensorsolve", "nn.functional.instance_norm"),
+        (
+            "istft",
+            "linalg.tensorinv",
+            "linalg.tensorsolve",
+            "nn.functional.instance_norm",
+            "unravel_index",
+        ),
         sometimes=True,  # in some data types
     ),
     Known(
@@ -85,6 +92,7 @@ OPERATIONS = (
         ("narrow", "nonzero", "tensor_split"),
         sometimes=True,
     ),
+    Known(Kind.BREAK, "Dynamo has no symbols for complex numbers", ("item",), ("first complex64",)),
     Known(
         Kind.DECLINED,
         "the number of classes, if it is not said, depends on a tensor's data",
