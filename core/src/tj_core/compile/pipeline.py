@@ -172,10 +172,6 @@ class Pipeline:
         """The context manager around a pass of tj's own: see `own_pass`."""
         return own_pass(name, strict=self.strict)
 
-    def begin(self, name: str) -> None:
-        """Note that the pass ``name`` begins."""
-        self.progress.step(name)
-
     def reads(self, tag: str) -> bool:
         """Test if a transform reads the tag ``tag``."""
         return any(tag in ranked.transform.reads for ranked in self.transforms)
@@ -221,7 +217,7 @@ class _Run:
         With ``wait``, its regions are compiled behind the program.
         """
         p = pipeline
-        steps = Steps([trace], reached, p.expand, p.tags, p.check, p.strict, begin=p.begin)
+        steps = Steps([trace], reached, p.expand, p.tags, p.check, p.strict, begin=p.progress.step)
         compiler = p.regions or FusedRegions(p.tags, p.strict)
         how = not p.dce, chosen, wait, p.begins
         claimed = ClaimedProgram(steps, p.executors, p.tables, compiler, *how)

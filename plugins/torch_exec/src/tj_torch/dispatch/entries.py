@@ -25,6 +25,10 @@ end, each new shape would add to it.
 """
 
 
+def _itself(row: R) -> R:
+    return row
+
+
 class Entries(Generic[R]):
     """Entries of a jitted callable and their rows, which the dispatching function tries in order.
 
@@ -47,7 +51,7 @@ class Entries(Generic[R]):
         self.publish = publish
         self.noting = noting
         self.rows: tuple[R, ...] = ()
-        self._around: Callable[[R], R] | None = None
+        self._around: Callable[[R], R] = _itself
         self.called = 0
         self._by_entry: dict[Entry, R] = {}
         self._used: weakref.WeakKeyDictionary[Entry, int] = weakref.WeakKeyDictionary()
@@ -113,7 +117,7 @@ class Entries(Generic[R]):
         try:
             yield
         finally:
-            self._around = None
+            self._around = _itself
             self._refresh()
 
     def clear(self) -> None:
@@ -158,8 +162,7 @@ class Entries(Generic[R]):
             self._noting(entry, row) if entry in self._unnoted else row
             for entry, row in list(self._by_entry.items())
         )
-        around = self._around
-        self.publish(self.rows if around is None else tuple(map(around, self.rows)))
+        self.publish(tuple(map(self._around, self.rows)))
 
     def _noting(self, entry: Entry, row: R) -> R:
         """``row`` that notes its first call."""
