@@ -23,14 +23,11 @@ def compile_lock() -> Iterator[bool]:
     from tj_torch.torch_private.dynamo import convert_frame
 
     lock = convert_frame.compile_lock
-    if not (free := lock.acquire(blocking=False)):
-        with waiting():
-            lock.acquire()
-    try:
-        with without_saved_tensor_hooks():
-            yield not free
-    finally:
+    if free := lock.acquire(blocking=False):
         lock.release()
+    with waiting() as waited, lock, without_saved_tensor_hooks():
+        waited()
+        yield not free
 
 
 @contextlib.contextmanager

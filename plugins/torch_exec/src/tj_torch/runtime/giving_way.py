@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 __all__ = ["answering", "giving_way", "waiting"]
@@ -55,14 +55,16 @@ class _Way:
             self._add(-1)
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A block in which this thread waits for the one that compiles, which may go on."""
-        own = self.own.calls
-        self._add(-own)
-        try:
-            yield
-        finally:
-            self._add(own)
+    def waiting(self) -> Iterator[Callable[[], None]]:
+        """A block in which this thread waits for the one that compiles, which may go on.
+
+        The block is given a function that ends the waiting before the block does.
+        """
+        with contextlib.ExitStack() as stack:
+            own = self.own.calls
+            self._add(-own)
+            stack.callback(self._add, own)
+            yield stack.close
 
     @contextlib.contextmanager
     def giving(self) -> Iterator[None]:
