@@ -11,7 +11,6 @@ import builtins
 import functools
 import math
 import operator
-import re
 from collections.abc import Callable
 from types import MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,6 +19,7 @@ from torch.nn import functional
 
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.patches import forget_handlers, stop
+from tj_torch.ops.naming.schemas import overload
 from tj_torch.ops.sizes.corrections import know_integers
 from tj_torch.torch_private.eager import OpOverload, OpOverloadPacket
 from tj_torch.torch_private.replacement import has, replace
@@ -262,19 +262,15 @@ def _settle_arguments(stack: ExitStack) -> None:
     replace(stack, TorchInGraphFunctionVariable, "call_function", settling)
 
 
-_LISTS = re.compile(r"(Optional\[)?List\[int\]\]?")
-
-
 @functools.cache
 def _lists_of_numbers(op: Any) -> frozenset[int | str]:
     """Places and names of arguments that are lists of numbers, and of no symbols."""
     each = [op] if isinstance(op, OpOverload) else [getattr(op, name) for name in op.overloads()]
-    found, other = set[int | str](), set[int | str]()
-    for overload in each:
-        for place, argument in enumerate(overload._schema.arguments):
-            fits = _LISTS.fullmatch(str(argument.real_type))
-            (found if fits else other).update((place, argument.name))
-    return frozenset(found - other)
+    lists, others = set[int | str](), set[int | str]()
+    for one in each:
+        for place, parameter in enumerate(overload(one._schema).parameters):
+            (lists if parameter.ints else others).update((place, parameter.name))
+    return frozenset(lists - others)
 
 
 def _leave_zeros(factors: list[Any]) -> None:

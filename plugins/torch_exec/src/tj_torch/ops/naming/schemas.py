@@ -10,7 +10,7 @@ from typing import Any
 from tj_torch.torch_private.runtime import has_kernel
 from tj_torch.torch_private.runtime import schemas as schemas_of
 
-__all__ = ["Overload", "Parameter", "is_composite", "overloads", "same_operation"]
+__all__ = ["Overload", "Parameter", "is_composite", "overload", "overloads", "same_operation"]
 
 # Names from NumPy that PyTorch's C++ argument parser also accepts.
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x2": "other"}
@@ -33,9 +33,14 @@ class Parameter:
     size: int | None
 
     @property
+    def ints(self) -> bool:
+        """Test for a list of integers, without symbols."""
+        return _INTS.fullmatch(self.type) is not None
+
+    @property
     def open_ints(self) -> bool:
         """Test for a list of integers that does not accept a single integer."""
-        return self.size is None and _INTS.fullmatch(self.type) is not None
+        return self.size is None and self.ints
 
     @property
     def takes_int(self) -> bool:
@@ -98,10 +103,11 @@ class Overload:
 def overloads(op: str) -> tuple[Overload, ...]:
     """Overloads of ``aten::op`` with tensors in their signatures; () if there is no such op."""
     schemas = schemas_of(f"aten::{op}")
-    return tuple(_overload(schema) for schema in schemas if "Tensor" in str(schema))
+    return tuple(overload(schema) for schema in schemas if "Tensor" in str(schema))
 
 
-def _overload(schema: Any) -> Overload:
+def overload(schema: Any) -> Overload:
+    """The overload with PyTorch's ``schema``."""
     return Overload(
         tuple(
             Parameter(
