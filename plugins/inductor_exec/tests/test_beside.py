@@ -46,3 +46,30 @@ def test_compilers_run_after_calls(
     assert lower == (priority.LOWER if behind else 0)
     names.cpp_builder.run_compile_cmd(compiler, str(tmp_path))
     assert int(Path(tmp_path, "priority").read_text()) == os.nice(0)
+
+
+@pytest.mark.skipif(shutil.which("nice") is None, reason="there is no program `nice`")
+@pytest.mark.parametrize("behind", [True, False])
+def test_kernels_are_compiled_after_calls(
+    behind: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands = []
+    own = names.cpp_builder._run_compile_cmd
+
+    def run(command: str, cwd: str) -> None:
+        commands.append(command)
+        own(command, cwd)
+
+    monkeypatch.setattr(names.cpp_builder, "_run_compile_cmd", run)
+    monkeypatch.setattr(priority, "is_beside", lambda: behind)
+    monkeypatch.setenv("TJ_CACHE_DIR", "none")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    x, number = torch.rand(5, 7), 3 + behind  # a kernel that is not loaded yet
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() + number).exp() * x
+
+    jitted = tj.jit(program, session=tj.Session(("inductor", "torch")))
+    torch.testing.assert_close(jitted(x), program(x))
+    assert commands
+    assert all(command.startswith("nice -n") is behind for command in commands)
