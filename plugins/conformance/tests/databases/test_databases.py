@@ -177,7 +177,8 @@ def tables() -> Iterator[tuple[known.Known, set[str], set[str]]]:
     """Each record, with the entries and cases that its table may name."""
     names = {full_name(op) for dtype in DTYPES for op in operations(dtype)}
     records = (*known.EXPANSIONS, *known.IN_PLACE, *known.SYMBOLS, *known.OPERATIONS)
-    yield from ((k, names, {*known.DTYPES, "dynamic"}) for k in records)
+    forward = {*known.DTYPES, "dynamic", *(f"dynamic {name}" for name in known.DTYPES)}
+    yield from ((k, names, forward) for k in records)
     yield from ((k, names, set(ORIGINS)) for k in known.GRAPHS)
     failing = {full_name(op) for op in FAILING}
     yield from ((k, failing, {"whole", "after a break"}) for k in known.ERRORS)

@@ -68,8 +68,7 @@ def hold_in_place(sample: Sample, result: Result) -> None:
             outputs = seeded(op.inplace_variant, *live)
     except Exception:
         return
-    if _is_rounded_otherwise(outputs, sample):
-        return
+    _round_as_elsewhere(outputs, sample)
     trial = _trial(result, sample, op.inplace_variant, tensors, tree, live, grad=False)
     if trial is None:
         return
@@ -90,16 +89,18 @@ def _broadcasts(sample: Sample) -> bool:
     return made.shape != first.shape
 
 
-def _is_rounded_otherwise(outputs: Any, sample: Sample) -> bool:
-    """Check that eager itself rounds complex numbers in another way in place.
+def _round_as_elsewhere(written: Any, sample: Sample) -> None:
+    """Round complex numbers that eager has ``written`` in place as in a new tensor.
 
-    Products and quotients are other loops there (`addr`, `addcmul`, `div`). tj computes new values
-    and copies them.
+    Products and quotients are other loops in place (`addr`, `addcmul`, `div`), in the last bit. tj
+    computes new values and copies them.
     """
     assert sample.eager is not None
     made = sample.eager.result
-    both = isinstance(outputs, torch.Tensor) and isinstance(made, torch.Tensor)
-    return both and made.is_complex() and not same_bits(outputs, made.detach())
+    if isinstance(written, torch.Tensor) and isinstance(made, torch.Tensor) and made.is_complex():
+        torch.testing.assert_close(written, made.detach(), equal_nan=True)
+        with torch.no_grad():
+            written.copy_(made)
 
 
 def _take_down(result: Result, sample: Sample, found: list[str]) -> None:

@@ -247,5 +247,5 @@ def sweep_disagreements(
     else:
         table = TABLES[way]
     gradient = way == "autograd" or kind == "executor"
-    case = f"first {name}" if gradient else "dynamic" if way == "jit dynamic" else name
+    case = f"first {name}" if gradient else f"dynamic {name}" if way == "jit dynamic" else name
     return list(disagreements(result, table, case, complete=complete and not gradient))
