@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import tj_core as tj
 import torch
@@ -56,6 +59,22 @@ def test_ends_of_objects(name: str) -> None:
     text = f"{START}def f(x):\n    {PROGRAMS[name]}"
     changes = ("setattr(Ending, 'more', 1)", "f(x)", "ends")
     equal_to_eager(text, "f(x)", "ends", "f(x)", "f(x)", "ends", *changes)()
+
+
+@pytest.mark.parametrize(
+    "result", ["(x + n for n in range(2))", "torch._dynamo.graph_break() or [x + 1, Ending()][1]"]
+)
+def test_what_a_program_that_is_left_to_python_returns(result: str) -> None:
+    with scope_of(f"{START}def f(x):\n    return {result}") as scope:
+        jitted = tj.jit(scope["f"], plugins=["torch"])
+        gc.collect()
+        gc.disable()
+        try:
+            with pytest.warns(tj.TjWarning, match="graph break"):
+                result = weakref.ref(jitted(scope["x"]))
+            assert result() is None, "an error of capture keeps the frames of the call"
+        finally:
+            gc.enable()
 
 
 def test_a_warning_says_why() -> None:

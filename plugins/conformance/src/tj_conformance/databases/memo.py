@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import warnings
 from collections.abc import Callable, Iterable
@@ -84,25 +85,48 @@ def described(jitted: Any) -> Compiled:
     entries, stats = jitted_of(jitted).entries, tj.stats(jitted)
     return Compiled(
         tuple(tuple(map(_anonymous, e.compilation.traces)) for e in entries if e.compilation),
-        tuple(_without_maxima(list(map(_anonymous, e.guards()))) for e in entries),
+        tuple(_in_one_form(list(map(_anonymous, e.guards()))) for e in entries),
         stats.memo_hits,
         stats.memo_misses,
     )
 
 
-_MAXIMUM = re.compile(r"max\(1, (?P<size>.*)\) == \((?P=size)\)")
+_MAXIMUM = re.compile(r"max\(1, (?P<maximum>.*)\) == \((?P=maximum)\)|\((?P<one>.*)\) == 1")
 
 
-def _without_maxima(guards: list[str]) -> tuple[str, ...]:
-    """``guards`` with ``(n)`` for ``max(1, n)``, where a guard says that the two are equal.
+def _in_one_form(guards: list[str]) -> tuple[str, ...]:
+    """``guards`` with ``(n)`` for ``max(1, n)`` where a guard says so, and products in order.
 
-    PyTorch writes ``n`` in the guards after that one, and leaves that one out if others imply it.
-    It depends on the order in which it is asked, and a memo changes the order.
+    Such a guard is ``max(1, n) == (n)`` or ``(n) == 1``. PyTorch writes ``n`` in the guards after
+    that one, and leaves out those that others imply. It depends on the order in which it is
+    asked, and a memo changes the order. The order of factors depends on that, too.
     """
-    for size in [found["size"] for guard in guards if (found := _MAXIMUM.fullmatch(guard))]:
+    found = [match for guard in guards if (match := _MAXIMUM.fullmatch(guard))]
+    for size in [match["maximum"] or match["one"] for match in found]:
         maximum = f"max(1, {size})"
         guards = [g.replace(maximum, f"({size})") for g in guards if g != f"{maximum} == ({size})"]
-    return tuple(guards)
+    return tuple(dict.fromkeys(map(_products_in_order, guards)))
+
+
+class _Factors(ast.NodeTransformer):
+    """Factors of products in the order of their texts."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Mult):
+            left, right = sorted((node.left, node.right), key=ast.unparse)
+            return ast.BinOp(left, node.op, right)
+        return node
+
+
+def _products_in_order(guard: str) -> str:
+    """``guard`` with the factors of each product in order; other texts as they are."""
+    if "*" not in guard:
+        return guard
+    try:
+        return ast.unparse(_Factors().visit(ast.parse(guard, mode="eval")))
+    except SyntaxError:  # not all guards are expressions
+        return guard
 
 
 def _anonymous(thing: object) -> str:

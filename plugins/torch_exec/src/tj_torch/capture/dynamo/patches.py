@@ -94,10 +94,7 @@ class Stopped(Exception):
 
 def stop(what: str) -> NoReturn:
     """Break the graph at ``what``."""
-    made = _stopped()(what)
-    if (stops := _STOPS.get()) is not None:
-        stops.append(made)
-    raise made
+    raise _noted(_stopped()(what))
 
 
 def leave_program(what: str) -> NoReturn:
@@ -105,13 +102,24 @@ def leave_program(what: str) -> NoReturn:
 
     At a graph break, parts of it would be compiled.
     """
-    from tj_torch.torch_private.dynamo import TracingContext, exc
+    from tj_torch.torch_private.dynamo import exc
 
-    made = exc.SkipFrame(what)
-    made.real_stack = TracingContext.extract_stack()
+    raise _noted(exc.SkipFrame(what), stack=True)
+
+
+def _noted(error: Any, stack: bool = False) -> Any:
+    """``error``, for those who insist on it.
+
+    No name of a frame that raises it may hold it: frames of the user's call are below that, with
+    its result, which would live until garbage is collected.
+    """
+    from tj_torch.torch_private.dynamo import TracingContext
+
+    if stack:
+        error.real_stack = TracingContext.extract_stack()
     if (stops := _STOPS.get()) is not None:
-        stops.append(made)
-    raise made
+        stops.append(error)
+    return error
 
 
 # Set in a call of one thread alone (`insisting`).
