@@ -113,7 +113,9 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ConstDictKeySource": ("know a key of a dict that was there", "identity"),
         "NonSerializableSetGetItemSource": ("know an item of a set that was there", "identity"),
         "DictGetItemSource": ("guard a global by its dict", "globals of functions"),
-        "GlobalSource": ("know a global by its module", "globals of functions", "imports"),
+        "GlobalSource": ("know a global by its module", "globals of functions", "imports",
+                         "remembered results"),
+        "CallFunctionNoArgsSource": ("guard what a cache has", "remembered results"),
         "GlobalStateSource": ("guard the level of forward-mode gradients",),
         "TypeSource": ("know what is read from a class", "regions captured once"),
         "is_from_source": ("know the guards of a region", "regions captured once"),
@@ -171,7 +173,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                             "growing lists", "orders of sets"),
     },
     "torch._dynamo.variables.builder": {
-        "VariableBuilder": ("replace how values of a program are wrapped",),
+        "VariableBuilder": ("replace how values of a program are wrapped", "remembered results"),
     },
     "torch._dynamo.variables.builtin": {
         "BuiltinVariable": ("call builtin functions, and replace calls of them",),
@@ -188,7 +190,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.variables.dicts": {
         "ConstDictVariable": ("replace look-ups in dicts", "missing keys", "order of keys",
-                              "dicts of objects", "orders between calls"),
+                              "dicts of objects", "orders between calls", "remembered results"),
     },
     "torch._dynamo.variables.functions": {
         "CollectiveFunctionRewriteVariable": (
@@ -213,7 +215,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "BaseListVariable": ("replace methods of lists and tuples", "tensors in containers",
                              "text of symbols", "operators of symbols", "autograd.Function",
                              "bounds of deques", "sizes that are mapped", "growing lists",
-                             "numbers in containers", "orders between calls", "orders of sets"),
+                             "numbers in containers", "orders between calls", "orders of sets",
+                             "remembered results"),
         "DequeVariable": ("replace methods of deques", "bounds of deques", "growing lists"),
         "ListIteratorVariable": ("know an iterator", "iterators that leave"),
         "RangeVariable": ("have ranges", "unguarded reads", "unpacked ranges",
@@ -224,7 +227,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "TupleIteratorVariable": ("know an iterator", "iterators that leave"),
         "TupleVariable": ("have tuples", "sizes that are mapped", "text of symbols", "exceptions",
                           "autograd.Function", "operators of symbols", "iterators that leave",
-                          "unpacked ranges", "delayed texts"),
+                          "unpacked ranges", "delayed texts", "remembered results"),
     },
     "torch._dynamo.variables.misc": {
         "AutogradFunctionContextVariable": ("know a Function's ctx", "autograd.Function"),
@@ -250,7 +253,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "SymNodeVariable": ("know a size that is a symbol", "text of symbols",
                             "operators of symbols", "greatest tensors", "steps of optimizers",
                             "refused arguments", "undecided numbers", "delayed texts",
-                            "numbers in containers"),
+                            "numbers in containers", "remembered results"),
         "TensorVariable": ("replace attributes and methods of tensors",),
         "UntypedStorageVariable": ("know the memory of a tensor", "attributes that fakes lack"),
     },
@@ -271,7 +274,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                                          "classes of tensors"),
     },
     "torch._dynamo.variables.user_defined": {
-        "UserDefinedObjectVariable": ("know an object of a program's class",),
+        "UserDefinedObjectVariable": ("know an object of a program's class", "remembered results"),
         "UserDefinedSetVariable": ("know a class derived from set",
                                    "classes derived from containers"),
     },
