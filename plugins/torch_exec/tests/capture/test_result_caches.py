@@ -114,6 +114,14 @@ PROGRAMS: dict[str, tuple[str, list[str]]] = {
             "f(torch.ones(5,3))[1] is parts(5)",
         ],
     ),
+    "identity of a list of a size": (
+        "p = parts(x.shape[0])\n    return x * (p is parts(x.shape[0])) + (p is not None)",
+        ["f(x)", "f(torch.ones(3,3))", "f(torch.ones(4,3))"],
+    ),
+    "identity by a function": (
+        "import operator\n    return x * operator.is_(parts(x.shape[0]), parts(x.shape[1]))",
+        ["f(x)", "f(torch.ones(3,3))", "f(torch.ones(4,4))", "f(torch.ones(5,4))"],
+    ),
     "nested": (
         "r, n = nested(3)\n    return x * n + len(r.a)",
         ["f(x)"] * 2 + ["nested(3)[0] is recipe('a b', (), 3)"],

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tj_torch.capture.dynamo import releases
 from tj_torch.capture.dynamo.apart import Apart, type_of
 from tj_torch.capture.dynamo.patches import replace_instruction, stop
+from tj_torch.capture.dynamo.result_caches import see_identity
 from tj_torch.capture.dynamo.symbols import settled_truth
 from tj_torch.torch_private.replacement import has, replace
 
@@ -51,6 +52,7 @@ def _guard_comparisons(stack: ExitStack, apart: Apart) -> None:
     def comparing(original: Callable[..., Any]) -> Callable[..., Any]:
         def instruction(self: Any, inst: Any) -> None:
             left, right = self.stack[-2:] = [_known(operand) for operand in self.stack[-2:]]
+            see_identity(left, right)
             original(self, inst)
             if not (_is_one_of_a_kind(left) or _is_one_of_a_kind(right)):
                 left, right = left.realize(), right.realize()
@@ -78,6 +80,7 @@ def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if self.fn in (operator.is_, operator.is_not):
             args = [*map(settled_truth, args)]
+            see_identity(*args)
         elif self.fn is hash and not all(map(_is_value, args)):
             stop("the hash of an object")
         return original(self, tx, args, kwargs)

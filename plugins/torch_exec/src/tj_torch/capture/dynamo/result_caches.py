@@ -20,7 +20,7 @@ from tj_torch.torch_private.replacement import replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["correct"]
+__all__ = ["correct", "see_identity"]
 
 
 def correct(stack: ExitStack) -> None:
@@ -198,7 +198,18 @@ def _inner_kind(cls: Any) -> Any:
     def reconstruct(self: Any, codegen: Any) -> None:
         leave_program("what a function remembers is used outside of the graph")
 
-    return type(cls.__name__, (cls,), {"reconstruct": reconstruct})
+    return type(cls.__name__, (cls, _Inner), {"reconstruct": reconstruct})
+
+
+class _Inner:
+    """Mark of such a class."""
+
+
+def see_identity(left: Any, right: Any) -> None:
+    """Leave the program if the identity of what a cache has as another object is asked for."""
+    inner = isinstance(left, _Inner) or isinstance(right, _Inner)
+    if inner and not (_is_constant(left) or _is_constant(right)):
+        leave_program("the identity of what a function remembers")
 
 
 def _is_constant(variable: Any) -> bool:
