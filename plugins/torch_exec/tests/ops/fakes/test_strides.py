@@ -452,3 +452,49 @@ def test_angles(dtype: torch.dtype) -> None:
         with fake_mode() as mode:
             found = mode.from_tensor(x).angle().stride()
         assert found == x.angle().stride()
+
+
+def with_gaps(draw: random.Random, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+    """Ones in random order, expanded, or at overlapping places; a dimension may be broadcast."""
+    sizes = list(shape)
+    if draw.random() < 0.5:
+        sizes[draw.randrange(len(sizes))] = 1
+    order = draw.sample(range(len(sizes)), len(sizes))
+    strides = [0] * len(sizes)
+    for place, d in enumerate(order):
+        strides[d] = 0 if draw.random() < 0.2 else draw.choice([1, 2, 5**place])
+    return torch.empty_strided(sizes, strides, dtype=dtype).fill_(1)
+
+
+CAST = {
+    "add": torch.add, "comparison": torch.eq, "maximum": torch.maximum, "where":
+    lambda x, y: torch.where(torch.ones_like(x, dtype=torch.bool), x, y),
+    "logical_and": torch.logical_and, "logical_xor": torch.logical_xor,
+    "heaviside": torch.heaviside, "logaddexp": torch.logaddexp, "xlogy": torch.xlogy,
+    "copysign": torch.copysign, "division": torch.true_divide,
+    "tanh": torch.ops.aten.tanh_backward, "silu": torch.ops.aten.silu_backward,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("types", ["float32", "float16", "bfloat16", "int64", "float32 float64"])
+@pytest.mark.parametrize("name", CAST)
+def test_elementwise_operations_on_what_has_gaps(name: str, types: str) -> None:
+    """Fake kernels cast first what kernels do not, and the other way round."""
+    draw, found = random.Random(0), CAST[name]
+    compared = 0
+    for _ in range(40):
+        shape = [draw.choice([2, 3, 4]) for _ in range(draw.randint(2, 4))]
+        dtypes = [getattr(torch, t) for t in (types.split() * 2)[:2]]
+        x, y = (with_gaps(draw, shape, dtype) for dtype in dtypes)
+        try:
+            expected = found(x, y)
+        except RuntimeError:  # no kernel for these types
+            continue
+        with fake_mode() as mode:
+            got = found(mode.from_tensor(x), mode.from_tensor(y))
+        sizes = expected.shape
+        assert [s for s, n in zip(got.stride(), sizes, strict=True) if n > 1] == [
+            s for s, n in zip(expected.stride(), sizes, strict=True) if n > 1
+        ], (x.shape, x.stride(), y.shape, y.stride())
+        compared += 1
+    assert compared or types in ("int64", "float32 float64"), "an operation without kernels"

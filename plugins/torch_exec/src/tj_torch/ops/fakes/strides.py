@@ -9,6 +9,7 @@ the loss's gradient of a transposed tensor is contiguous, and said to be transpo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any
         return result
     if func in _ALWAYS:
         strides = _ALWAYS[func](func, args, first, **kwargs)
-    elif _is_ambiguous(first):
+    elif _is_ambiguous(first) or _are_cast_otherwise(func, args):
         rule: Callable[..., Strides] = _FIRST.get(func, _of_pointwise)
         strides = rule(func, args, first, **kwargs)
     else:
@@ -139,7 +140,31 @@ def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs:
     tensors = [a for a in args[:2] if isinstance(a, torch.Tensor)]
     if not all(map(is_decidable, [*tensors, result])):
         return tuple(result.stride())
-    return of_operands([*map(layout_of, args[:2])], result.shape)
+    return of_operands(_cast_layouts(list(args[:2]), args[:2], result), result.shape)
+
+
+def _cast_layouts(given: list[Any], cast: Sequence[Any], result: torch.Tensor) -> list[Layout]:
+    """The layouts of operands, of which the kernel casts those of ``cast`` to one data type."""
+    dtype = _common(cast, result)
+
+    def is_cast(operand: Any) -> bool:
+        known = isinstance(operand, torch.Tensor) and operand.dtype != dtype
+        return known and any(operand is other for other in cast)
+
+    layouts = [(layout_of(a), is_cast(a)) for a in given]
+    # What is cast has no gaps.
+    return [Layout(layout.shape, like(layout)) if new else layout for layout, new in layouts]
+
+
+def _of_ldexp(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """The strides of a product with a power of two, which is contiguous (`aten.pow.Scalar`)."""
+    number, exponent = args
+    if not all(map(is_decidable, (number, exponent, result))):
+        return tuple(result.stride())
+    first, second = layout_of(number), layout_of(exponent)
+    if not (number.is_floating_point() or number.is_complex()):
+        first = Layout(first.shape, like(first))
+    return of_operands([first, Layout(second.shape, contiguous(second.shape))], result.shape)
 
 
 def _of_first(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
@@ -277,23 +302,53 @@ def _of_pointwise(
         return tuple(result.stride())
     if func is aten.threshold_backward.default:
         given.reverse()  # as its kernel has them
-    layouts = [layout_of(a) for a in given]
-    if func is aten.where.self or result.is_floating_point():
-        # What is cast first has no gaps: integers, and of `where` the other data type.
-        layouts = [
-            Layout(layout.shape, like(layout)) if _is_cast(func, args, a, result) else layout
-            for a, layout in zip(given, layouts, strict=True)
-        ]
-    return of_operands(layouts, result.shape)
+    cast = given[1:] if func is aten.where.self else given
+    return of_operands(_cast_layouts(given, cast, result), result.shape)
 
 
-def _is_cast(func: Any, args: tuple[Any, ...], operand: Any, result: torch.Tensor) -> bool:
-    """Test for an operand that the kernel casts before it computes."""
-    if not isinstance(operand, torch.Tensor):
+def _common(operands: Sequence[Any], result: torch.Tensor) -> torch.dtype:
+    """The data type in which the kernel computes, of the tensors' dimensions first."""
+    ranks: list[list[torch.dtype]] = [[], [], []]
+    for a in operands:
+        rank = (0 if a.ndim else 1) if isinstance(a, torch.Tensor) else 2
+        ranks[rank].append(a.dtype if rank < 2 else _of_number(a))
+    found: torch.dtype | None = None
+    for dtypes in filter(None, ranks):
+        dtype = functools.reduce(torch.promote_types, dtypes)
+        if found is None or _category(dtype) > _category(found):
+            found = dtype if found is None else torch.promote_types(found, dtype)
+    assert found is not None
+    if result.is_floating_point() and _category(found) < 2:
+        return result.dtype
+    return found
+
+
+def _of_number(number: Any) -> torch.dtype:
+    if isinstance(number, (bool, torch.SymBool)):
+        return torch.bool
+    if isinstance(number, (int, torch.SymInt)):
+        return torch.int64
+    return torch.complex64 if isinstance(number, complex) else torch.get_default_dtype()
+
+
+def _category(dtype: torch.dtype) -> int:
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else int(dtype != torch.bool)
+
+
+def _are_cast_otherwise(func: Any, args: tuple[Any, ...]) -> bool:
+    """Test for operands with gaps that fake kernels cast, and so lay out in another way.
+
+    They cast halves, in which kernels compute, and tensors of several data types.
+    """
+    if torch.Tag.pointwise not in getattr(func, "tags", ()) or func in _FIRST or func in _FILLS:
         return False
-    if func is aten.where.self:
-        return operand is not args[0] and operand.dtype != result.dtype
-    return not operand.is_floating_point()
+    tensors = [a for a in args if isinstance(a, torch.Tensor) and a.ndim]
+    if len(tensors) < 2 or not all(map(_is_plain, tensors)):
+        return False
+    dtypes = {a.dtype for a in tensors}
+    if len(dtypes) == 1 and not dtypes & {torch.float16, torch.bfloat16}:
+        return False
+    return any(like(layout_of(a)) != tuple(a.stride()) for a in tensors)
 
 
 def _operands(func: Any, args: tuple[Any, ...]) -> list[Any]:
@@ -412,13 +467,20 @@ _COMPOSED = {
 }
 """Elementwise operators that may return their argument, or consist of others."""
 
+_FILLS = (aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+"""Elementwise operators on copies of their first argument."""
+
 _TWO = (
     aten.elu_backward.default, aten.hardsigmoid_backward.default, aten.softplus_backward.default,
     aten.hardswish_backward.default, aten.hardtanh_backward.default,
-    aten.native_dropout_backward.default, aten.copysign.Tensor, aten.div.Tensor_mode,
-    aten.floor_divide.default, aten.logit_backward.default, aten.special_xlog1py.default,
-    aten.xlogy.Tensor,
+    aten.native_dropout_backward.default, aten.div.Tensor_mode, aten.floor_divide.default,
+    aten.logit_backward.default, aten.heaviside.default, aten.logaddexp.default,
+    aten.logaddexp2.default, aten.logical_and.default, aten.logical_or.default,
+    aten.logical_xor.default, aten.silu_backward.default, aten.sigmoid_backward.default,
+    aten.tanh_backward.default,
 )  # fmt: skip
+
+_TWO_AS_FLOATS = (aten.copysign.Tensor, aten.special_xlog1py.default, aten.xlogy.Tensor)
 
 _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.index.Tensor: of_index,
@@ -458,6 +520,8 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.native_layer_norm.default: _of_new_memory,
     aten.normal.Tensor_Tensor: _contiguous,
     **dict.fromkeys(_TWO, _of_two),
+    **dict.fromkeys(_TWO_AS_FLOATS, _of_pointwise),
+    aten.ldexp.Tensor: _of_ldexp,
     aten.angle.default: _of_angle,
     aten.pow.Scalar: _contiguous,
     aten.roll.default: _of_roll,
