@@ -308,6 +308,7 @@ MULTIPLES = {
     ),
     "in place": lambda m, a, b: m.mul(0.9).add_(a @ b, alpha=0.1),
     "of a number": lambda m, a, b: torch.add(a @ b, 3, alpha=2),
+    "to a number": lambda m, a, b: torch.add(0.25, a + b, alpha=0.5) - m,
     "of one type": lambda m, a, b: torch.add(m.int(), a.int(), alpha=3) * 2,
     "of two types": lambda m, a, b: torch.add(m, a.int(), alpha=3) * 2,
 }

@@ -116,8 +116,8 @@ def with_factor(operator: Any) -> Formula:
             return made
         common = torch.result_type(x, y)
         wide = torch.float32 if common in HALVES else common
-        second = y.to(wide) if isinstance(y, torch.Tensor) else y
-        return operator(x.to(wide), second * alpha).to(common)
+        first, second = (v.to(wide) if isinstance(v, torch.Tensor) else v for v in (x, y))
+        return operator(first, second * alpha).to(common)
 
     return changed
 
