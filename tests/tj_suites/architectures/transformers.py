@@ -44,11 +44,11 @@ def _observed() -> dict[str, Any]:
     }
 
 
-def _forecasting(name: str, batch: Any, sizes: dict[str, Any]) -> Architecture:
+def _forecasting(name: str, batch: Any, sizes: dict[str, Any], *breaks: str) -> Architecture:
     """One that says how a series goes on, under the name of its class."""
     import_name = {"patchtst": "PatchTST", "patchtsmixer": "PatchTSMixer"}.get(name)
     title = import_name or "".join(word.title() for word in name.split("_"))
-    return of_transformers("time series", f"{title}ForPrediction", batch, sizes)(name)
+    return of_transformers("time series", f"{title}ForPrediction", batch, sizes)(name, *breaks)
 
 
 PATCHES: dict[str, Any] = {"context_length": 32, "prediction_length": 8, "num_input_channels": 3}
@@ -64,6 +64,9 @@ WINDOWS |= {"patch_size": 4}
 LOGS = "logging.Logger"
 """A part of the warning that a network writes to a log in its first call."""
 
+CHECKS = "the function `is_dependent`"
+"""The same of one that makes a distribution, which checks its arguments."""
+
 DROPS = "Data-dependent branching"
 """The same of one that leaves out layers in training, by random numbers."""
 
@@ -73,7 +76,7 @@ LANGUAGE = (
     _decoder("gpt2", LOGS),
     *map(_decoder, ("mpt", "olmo2", "stablelm", "starcoder2", "cohere", "granite", "glm4")),
     *map(_decoder, ("diffllama", "apertus", "biogpt")),
-    _decoder("ctrl", "python_type()"),  # a method of a tensor as a condition
+    _decoder("ctrl", LOGS),
     _decoder("falcon", head_dim=None),
     *map(_experts, ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "olmoe", "phimoe", "jetmoe")),
     # Where a compiler is at work, these scan by `associative_scan`.
@@ -89,7 +92,7 @@ LANGUAGE = (
     _translating("t5", decoder_start_token_id=0),
     # Hidden states are collected, which Dynamo sees as None: in torch.compile, too.
     *(
-        _translating(name, "Observed exception", decoder_start_token_id=0)
+        _translating(name, "where Dynamo captures it", decoder_start_token_id=0)
         for name in ("longt5", "switch_transformers")
     ),
 )
@@ -108,7 +111,7 @@ SIGHT_AND_SOUND = (
 SERIES = (
     *(_forecasting(name, _series, PATCHES) for name in ("patchtst", "patchtsmixer")),
     *(
-        _forecasting(name, _observed, LAGS)
+        _forecasting(name, _observed, LAGS, CHECKS, DROPS)
         for name in ("time_series_transformer", "informer", "autoformer")
     ),
 )

@@ -53,7 +53,7 @@ from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.memo.memo import Memo
 from tj_torch.ops.naming.names import Names
 from tj_torch.ops.settings.modes import Modes
-from tj_torch.ops.sizes.program import is_dense, is_sized, known_sizes, row_major
+from tj_torch.ops.sizes.program import is_dense, is_sized, known_sizes, row_major, symbols_in
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, plain
 from tj_torch.ops.values.convert import State, constant, subclass_of, to_core, value_proxy
 from tj_torch.runtime import thread_state
@@ -189,6 +189,7 @@ __all__ = [
     "set_version_counter",
     "strided_beyond",
     "subclass_of",
+    "symbols_in",
     "tangents_key",
     "thread_state",
     "to_core",

@@ -7,14 +7,17 @@ appended to those of later calls. Other calls are unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from tj_core.extend import (
     BoundSymbol,
     CannotExpandError,
     Change,
+    Constant,
     Context,
     Decline,
     Expand,
@@ -26,17 +29,19 @@ from tj_core.extend import (
     RuleTable,
     Stage,
     Symbol,
+    SymDim,
     TagRegistry,
     TagSet,
     TensorProxy,
     Trace,
     TraceEditor,
     bind_outputs,
+    evaluate_size,
     requires_grad,
     value_names,
 )
 from tj_torch.extend import AUTOCAST, CROSSING, ExpansionError, Slot
-from tj_torch.internal import is_dense, row_major
+from tj_torch.internal import is_dense, known_sizes, row_major, symbols_in
 
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.segments import Cut, carries, uncut
@@ -404,7 +409,11 @@ class _Builder:
             slot = Slot("out", first.get(i, i))
             known = found.get(slot)
             found[slot] = cotangent if known is None else self.sum(known, cotangent, call)
-        return {slot: self.plain(cotangent, call) for slot, cotangent in found.items()}
+        outs = call.flat_outs
+        return {
+            slot: self.laid_out(self.plain(cotangent, call), outs[slot.index], call)
+            for slot, cotangent in found.items()
+        }
 
     def plain(self, cotangent: TensorProxy, call: BoundSymbol) -> TensorProxy:
         """``cotangent``, detached if it is a value of the forward, as autograd does: a backward may
@@ -414,19 +423,82 @@ class _Builder:
             return cotangent
         return self.made(call, "detach.default", cotangent)
 
+    def laid_out(self, cotangent: TensorProxy, out: Proxy, call: BoundSymbol) -> TensorProxy:
+        """``cotangent`` of ``out``, copied if ``call`` lacks symbols of its strides.
+
+        A derivation knows the symbols of its call's arguments. It takes other cotangents for laid
+        out like ``out`` if that is dense, else for contiguous; so they are copied to that layout.
+        """
+        known = symbols_in((call.args, call.kwargs))
+        if not isinstance(out, TensorProxy) or known_sizes(cotangent, known):
+            return cotangent
+        given, assumed = self.layouts(cotangent, known), self.layouts(out, known)
+        wanted = [like_dense(shape, strides) for shape, strides in assumed]
+        if given and [like_ones(*layout) for layout in given] == wanted:
+            return cotangent
+        rows = {"memory_format": Constant("torch.contiguous_format", torch.contiguous_format)}
+        strides = wanted[0] if wanted else ()
+        order = sorted(range(len(strides)), key=lambda d: -(strides[d] or math.inf))
+        if order == sorted(order):
+            return self.made(call, "clone.default", cotangent, **rows)
+        inner = self.made(call, "permute.default", cotangent, order)
+        inner = self.made(call, "clone.default", inner, **rows)
+        return self.made(call, "permute.default", inner, [order.index(d) for d in sorted(order)])
+
+    def layouts(
+        self, p: TensorProxy, varied: Sequence[str]
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Sizes and strides of ``p`` for some values of the symbols ``varied``; [] if unknown.
+
+        Those of the call that was traced come first.
+        """
+        tensors = [i for i in (p, *self.trace.inputs) if isinstance(i, TensorProxy)]
+        sizes = [n for i in tensors for n in (*i.shape, *i.strides) if isinstance(n, SymDim)]
+        hints: dict[str, Any] = {n.name: n.hint for n in sizes}
+        hints |= {name: number.hint for name, number in self.numbers.items()}
+        hints = {n: hint for n, hint in hints.items() if isinstance(hint, int) and n.isidentifier()}
+        found = []
+        for more in (0, 1, 5):
+            values = {name: hint + more * (name in varied) for name, hint in hints.items()}
+            try:
+                shape, strides = (
+                    tuple(int(evaluate_size(str(n), values.__getitem__)) for n in numbers)
+                    for numbers in (p.shape, p.strides)
+                )
+            except KeyError:  # it depends on data
+                return []
+            found.append((shape, strides))
+        return found
+
     def sum(self, a: TensorProxy, b: TensorProxy, call: BoundSymbol) -> TensorProxy:
         """Add two gradients of one value, in the order in which they came."""
         return self.made(call, "add.Tensor", a, b)
 
-    def made(self, call: BoundSymbol, operator: str, *args: TensorProxy) -> TensorProxy:
+    def made(self, call: BoundSymbol, operator: str, *args: Any, **kwargs: Any) -> TensorProxy:
         """Append a call of aten ``operator`` to the backward of ``call``; return its result."""
         made = self.here.scope.backward(call, Symbol("aten", operator), *args)
+        made = made.replace(kwargs=tuple(kwargs.items()))
         facts = self.expand.require(made).value(made)
         made = bind_outputs(made, facts, lambda _: self.here.scope.namer(args[0].name))
         self.backward.append(made)
         out = made.outputs
         assert isinstance(out, TensorProxy)
         return out
+
+
+def like_ones(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """``strides``, with 0 for dimensions of size one, whose strides tell nothing."""
+    return tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
+
+
+def like_dense(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """`like_ones` of ``strides`` if a tensor with these is dense, else of a contiguous one."""
+    expected = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1 and stride != expected:
+            return like_ones(shape, [n for n in row_major(shape) if isinstance(n, int)])
+        expected *= size
+    return like_ones(shape, strides)
 
 
 def tangent(p: TensorProxy, name: str) -> TensorProxy:

@@ -108,10 +108,10 @@ def leave_program(what: str) -> NoReturn:
 
 
 def _noted(error: Any, stack: bool = False) -> Any:
-    """``error``, for those who insist on it.
+    """Record ``error``, which is about to be raised, for `insisting`, and return it.
 
-    No name of a frame that raises it may hold it: frames of the user's call are below that, with
-    its result, which would live until garbage is collected.
+    No variable of a frame that raises an error may hold the error: the frames of the user's call
+    are below, with the result, which would live until garbage is collected.
     """
     from tj_torch.torch_private.dynamo import TracingContext
 
