@@ -41,7 +41,7 @@ from tj_core.extend import (
     value_names,
 )
 from tj_torch.extend import AUTOCAST, CROSSING, ExpansionError, Slot
-from tj_torch.internal import is_dense, known_sizes, row_major, symbols_in
+from tj_torch.internal import is_dense, row_major, symbols_in
 
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.segments import Cut, carries, uncut
@@ -430,7 +430,7 @@ class _Builder:
         out like ``out`` if that is dense, else for contiguous; so they are copied to that layout.
         """
         known = symbols_in((call.args, call.kwargs))
-        if not isinstance(out, TensorProxy) or known_sizes(cotangent, known):
+        if not isinstance(out, TensorProxy) or set(symbols_in(cotangent)) <= set(known):
             return cotangent
         given, assumed = self.layouts(cotangent, known), self.layouts(out, known)
         wanted = [like_dense(shape, strides) for shape, strides in assumed]

@@ -76,7 +76,7 @@ def _remembering(variable: Any) -> str | None:
 def _remembered(
     tx: Any, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> Any:
-    """What ``function`` returns from its cache, where a call that was captured gave ``result``.
+    """The result of ``function`` from its cache, where a call that was captured gave ``result``.
 
     With constants, it is called, and a guard calls it before each run of the program. A result
     that depends on sizes has the values of the cache, and stays in the program.
