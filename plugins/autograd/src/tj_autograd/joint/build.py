@@ -8,7 +8,7 @@ appended to those of later calls. Other calls are unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,14 +29,12 @@ from tj_core.extend import (
     RuleTable,
     Stage,
     Symbol,
-    SymDim,
     TagRegistry,
     TagSet,
     TensorProxy,
     Trace,
     TraceEditor,
     bind_outputs,
-    evaluate_size,
     requires_grad,
     value_names,
 )
@@ -44,6 +42,7 @@ from tj_torch.extend import AUTOCAST, CROSSING, ExpansionError, Slot
 from tj_torch.internal import is_dense, row_major, symbols_in
 
 from tj_autograd.joint.functions import has_own_backward
+from tj_autograd.joint.layouts import hints_of, layouts, like_dense, like_ones
 from tj_autograd.joint.segments import Cut, carries, uncut
 
 __all__ = [
@@ -432,9 +431,9 @@ class _Builder:
         known = symbols_in((call.args, call.kwargs))
         if not isinstance(out, TensorProxy) or set(symbols_in(cotangent)) <= set(known):
             return cotangent
-        given, assumed = self.layouts(cotangent, known), self.layouts(out, known)
-        wanted = [like_dense(shape, strides) for shape, strides in assumed]
-        if given and [like_ones(*layout) for layout in given] == wanted:
+        hints = hints_of((cotangent, out, *self.trace.inputs, *self.numbers.values()))
+        wanted = [like_dense(*layout) for layout in layouts(out, hints, known)]
+        if wanted and [like_ones(*layout) for layout in layouts(cotangent, hints, known)] == wanted:
             return cotangent
         rows = {"memory_format": Constant("torch.contiguous_format", torch.contiguous_format)}
         strides = wanted[0] if wanted else ()
@@ -444,31 +443,6 @@ class _Builder:
         inner = self.made(call, "permute.default", cotangent, order)
         inner = self.made(call, "clone.default", inner, **rows)
         return self.made(call, "permute.default", inner, [order.index(d) for d in sorted(order)])
-
-    def layouts(
-        self, p: TensorProxy, varied: Sequence[str]
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Sizes and strides of ``p`` for some values of the symbols ``varied``; [] if unknown.
-
-        Those of the call that was traced come first.
-        """
-        tensors = [i for i in (p, *self.trace.inputs) if isinstance(i, TensorProxy)]
-        sizes = [n for i in tensors for n in (*i.shape, *i.strides) if isinstance(n, SymDim)]
-        hints: dict[str, Any] = {n.name: n.hint for n in sizes}
-        hints |= {name: number.hint for name, number in self.numbers.items()}
-        hints = {n: hint for n, hint in hints.items() if isinstance(hint, int) and n.isidentifier()}
-        found = []
-        for more in (0, 1, 5):
-            values = {name: hint + more * (name in varied) for name, hint in hints.items()}
-            try:
-                shape, strides = (
-                    tuple(int(evaluate_size(str(n), values.__getitem__)) for n in numbers)
-                    for numbers in (p.shape, p.strides)
-                )
-            except KeyError:  # it depends on data
-                return []
-            found.append((shape, strides))
-        return found
 
     def sum(self, a: TensorProxy, b: TensorProxy, call: BoundSymbol) -> TensorProxy:
         """Add two gradients of one value, in the order in which they came."""
@@ -484,21 +458,6 @@ class _Builder:
         out = made.outputs
         assert isinstance(out, TensorProxy)
         return out
-
-
-def like_ones(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """``strides``, with 0 for dimensions of size one, whose strides tell nothing."""
-    return tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
-
-
-def like_dense(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """`like_ones` of ``strides`` if a tensor with these is dense, else of a contiguous one."""
-    expected = 1
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size != 1 and stride != expected:
-            return like_ones(shape, [n for n in row_major(shape) if isinstance(n, int)])
-        expected *= size
-    return like_ones(shape, strides)
 
 
 def tangent(p: TensorProxy, name: str) -> TensorProxy:
