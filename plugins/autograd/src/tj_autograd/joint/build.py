@@ -428,8 +428,11 @@ class _Builder:
         A derivation knows the symbols of its call's arguments. It takes other cotangents for laid
         out like ``out`` if that is dense, else for contiguous; so they are copied to that layout.
         """
+        symbols = symbols_in(cotangent)
+        if not symbols or not isinstance(out, TensorProxy):
+            return cotangent
         known = symbols_in((call.args, call.kwargs))
-        if not isinstance(out, TensorProxy) or set(symbols_in(cotangent)) <= set(known):
+        if set(symbols) <= set(known):
             return cotangent
         hints = hints_of((cotangent, out, *self.trace.inputs, *self.numbers.values()))
         wanted = [like_dense(*layout) for layout in layouts(out, hints, known)]
