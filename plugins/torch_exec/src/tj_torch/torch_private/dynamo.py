@@ -201,7 +201,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "PolyfilledFunctionVariable": ("know a function of sys", "unguarded reads"),
         "SkipFunctionVariable": ("pass over graph breaks", "steps of optimizers"),
         "UserFunctionVariable": ("capture a function that is not to be", "steps of optimizers",
-                                 "closures of methods"),
+                                 "closures of methods", "remembered results"),
         "UserMethodVariable": ("know a bound method", "identity"),
         "WrapperUserFunctionVariable": ("know a function under lru_cache", "remembered results"),
     },

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tj_torch.capture.dynamo.observations import Observations
 
-__all__ = ["correct", "guard_builtins"]
+__all__ = ["correct", "guard_builtins", "may_change"]
 
 
 def correct(stack: ExitStack) -> None:
@@ -52,7 +52,7 @@ def _found(original: Callable[..., Any]) -> Callable[..., Any]:
 
         if _is_a_modules(self.f_globals):
             module, variable, source = original(self, name)
-            if is_from_skip_guard_source(source) and _may_change(self.f_globals.get(name)):
+            if is_from_skip_guard_source(source) and may_change(self.f_globals.get(name)):
                 source = source.base
             return module, variable, source
 
@@ -63,7 +63,7 @@ def _found(original: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-def _may_change(value: Any) -> bool:
+def may_change(value: Any) -> bool:
     """Test for data; Python's own functions and classes are not replaced."""
     return not isinstance(value, BuiltinFunctionType | FunctionType | ModuleType | type)
 

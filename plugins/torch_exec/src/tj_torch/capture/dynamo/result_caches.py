@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 
-from tj_torch.capture.dynamo.patches import leave_program, stop
+from tj_torch.capture.dynamo.globals import may_change
+from tj_torch.capture.dynamo.patches import leave_program, replace_instruction, stop
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -28,39 +30,72 @@ def correct(stack: ExitStack) -> None:
     from tj_torch.torch_private.dynamo import SideEffects, WrapperUserFunctionVariable
 
     inside: list[str] = []
+    read: list[str] = []  # data that such functions have read, of the whole call
 
-    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            name = _remembering(self)
-            if name is None:
-                return original(self, tx, args, kwargs)
-            given = [*self.self_args(), *args]
-            if not all(map(_is_known, (*given, *kwargs.values()))):
-                stop(f"{name} remembers results for what is no constant")
-            before = len(tx.output.graph.nodes)
-            inside.append(name)
-            try:
-                result = original(self, tx, args, kwargs)
-            finally:
-                inside.pop()
-            added = [*tx.output.graph.nodes][before:]
-            if not all(map(_is_of_numbers, added)):
-                stop(f"{name} remembers results, and calls PyTorch")
-            return _remembered(tx, self.wrapper_obj, given, kwargs, result)
+    _note_reads(stack, inside, read)
+    replace(stack, WrapperUserFunctionVariable, "call_function", partial(_calling, inside, read))
+    replace(stack, SideEffects, "check_allowed_side_effect", partial(_changing, inside))
 
-        return call_function
 
-    def changing(original: Callable[..., Any]) -> Callable[..., Any]:
-        def check_allowed_side_effect(self: Any, item: Any) -> Any:
-            # An object of the caller's: a cached result would not change it a second time.
-            if inside and item.source is not None:
-                stop(f"{inside[-1]} remembers results, and has side effects")
-            return original(self, item)
+def _calling(
+    inside: list[str], read: list[str], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        name = _remembering(self)
+        if name is None:
+            return original(self, tx, args, kwargs)
+        given = [*self.self_args(), *args]
+        if not all(map(_is_known, (*given, *kwargs.values()))):
+            stop(f"{name} remembers results for what is no constant")
+        nodes = len(tx.output.graph.nodes)
+        if not inside:
+            read.clear()
+        inside.append(name)
+        try:
+            result = original(self, tx, args, kwargs)
+        finally:
+            inside.pop()
+        if not all(map(_is_of_numbers, [*tx.output.graph.nodes][nodes:])):
+            stop(f"{name} remembers results, and calls PyTorch")
+        # For some sizes, the cache may have what was computed before such data changed.
+        if read and any(map(_has_symbols, (*given, *kwargs.values()))):
+            stop(f"{name} remembers results, and depends on {read[0]}")
+        return _remembered(tx, self.wrapper_obj, given, kwargs, result)
 
-        return check_allowed_side_effect
+    return call_function
 
-    replace(stack, WrapperUserFunctionVariable, "call_function", calling)
-    replace(stack, SideEffects, "check_allowed_side_effect", changing)
+
+def _changing(inside: list[str], original: Callable[..., Any]) -> Callable[..., Any]:
+    def check_allowed_side_effect(self: Any, item: Any) -> Any:
+        # An object of the caller's: a cached result would not change it a second time.
+        if inside and item.source is not None:
+            stop(f"{inside[-1]} remembers results, and has side effects")
+        return original(self, item)
+
+    return check_allowed_side_effect
+
+
+def _note_reads(stack: ExitStack, inside: list[str], read: list[str]) -> None:
+    """Add to ``read`` the data that is read by name ``inside`` of such a function."""
+
+    def loading_global(original: Callable[..., Any]) -> Callable[..., Any]:
+        def instruction(self: Any, inst: Any) -> None:
+            if inside and may_change(self.f_globals.get(inst.argval, type)):
+                read.append(inst.argval)
+            original(self, inst)
+
+        return instruction
+
+    def loading_cell(original: Callable[..., Any]) -> Callable[..., Any]:
+        def instruction(self: Any, inst: Any) -> None:
+            original(self, inst)
+            if inside and _is_data(self.stack[-1]):
+                read.append(inst.argval)
+
+        return instruction
+
+    replace_instruction(stack, "LOAD_GLOBAL", loading_global)
+    replace_instruction(stack, "LOAD_DEREF", loading_cell)
 
 
 def _remembering(variable: Any) -> str | None:
@@ -81,16 +116,16 @@ def _remembered(
     With constants, it is called, and a guard calls it before each run of the program. A result
     that depends on sizes has the values of the cache, and stays in the program.
     """
-    call = functools.partial(
+    call = partial(
         function, *map(_value, args), **{name: _value(item) for name, item in kwargs.items()}
     )
     try:
         real = call()
-    except Exception as error:
+    except Exception as error:  # whatever the user's function raises; Python will raise it
         stop(f"{function.__qualname__} remembers results, and raises {type(error).__name__}")
     if any(map(_has_symbols, (*args, *kwargs.values()))):
         inner = _inner(result)
-        if inner is None or _value(inner) != real:
+        if inner is None or not _same(_value(inner), real):
             stop(f"{function.__qualname__} remembers what may change")
         return inner
     if _is_constant(result) and _same(result.as_python_constant(), real):
@@ -102,7 +137,17 @@ _CALLS: WeakKeyDictionary[Any, dict[Any, tuple[str, Any]]] = WeakKeyDictionary()
 """The globals that hold calls, with their results, by capture, and by function and arguments."""
 
 
-def _from_cache(tx: Any, call: functools.partial[Any], value: Any) -> Any:
+def _is_data(variable: Any) -> bool:
+    """Test for a value that was there before the call, a function or a class aside."""
+    from tj_torch.torch_private.dynamo import UserFunctionVariable
+
+    variable = variable.realize()
+    if variable.source is None or isinstance(variable, UserFunctionVariable):
+        return False
+    return not (variable.is_python_constant() and isinstance(variable.as_python_constant(), type))
+
+
+def _from_cache(tx: Any, call: partial[Any], value: Any) -> Any:
     """The variable of ``value``, which ``call`` returns in each call of the program."""
     from tj_torch.torch_private.dynamo import (
         CallFunctionNoArgsSource,
