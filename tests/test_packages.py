@@ -36,7 +36,7 @@ REFUSED = {
     "nn.functional.linear_cross_entropy.chunked": "has no place in a package",
     "nn.functional.linear_cross_entropy.chunked_none": "has no place in a package",
     "nn.functional.triplet_margin_with_distance_loss": "has no place in a package",
-    "sparse.sampled_addmm": "cannot be captured whole",
+    "sparse.sampled_addmm": "an argument is a tensor of layout torch.sparse_csr",
 }
 """Operations that no package holds, and a text of the reason."""
 

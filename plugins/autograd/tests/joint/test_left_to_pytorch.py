@@ -8,6 +8,7 @@ import torch
 from tj_conformance.gradients.regions import DECLINED, Program, results
 from tj_conformance.oracle.versions import left_to_this_version
 from tj_suites.gradients.regions import assert_equal
+from torch._higher_order_ops.map import map as torch_map
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -34,3 +35,21 @@ def test_sparse_gradients(padding: int | None) -> None:
         table.weight.grad = None
     assert [g.layout for g in found if g is not None] == [torch.sparse_coo] * 2
     assert torch.equal(*(g.to_dense() for g in found if g is not None))
+
+
+def test_the_result_of_map_is_a_view_as_in_eager() -> None:
+    """PyTorch's `map` is a custom Function whose result is a view: it must not be written."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch_map(lambda row: row.sin() * 2, x)
+
+    for rows in (1, 3):
+        x = torch.randn(rows, 4, requires_grad=True)
+        for function in (f, tj.jit(f)):
+            found = function(x)
+            assert found._base is not None
+            assert found._base.shape == (rows * 4,)
+            with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+                found.mul_(2)
+            (gradient,) = torch.autograd.grad(function(x).sum(), x)
+            assert torch.equal(gradient, 2 * x.cos())

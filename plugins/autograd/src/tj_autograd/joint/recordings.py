@@ -101,8 +101,21 @@ def forward(
     with torch.enable_grad():
         result = _plain(fn(*args, **kwargs))
     outputs = tuple(x for x in leaves(result) if isinstance(x, torch.Tensor))
-    plain = map_tree(lambda t: t.detach(), result, torch.Tensor)
-    return plain, Graph(tuple(inputs), outputs)
+    inside = getattr(fn, "namespace", None) == "higher_order"
+    detached = _detached_view if inside else torch.Tensor.detach
+    return map_tree(detached, result, torch.Tensor), Graph(tuple(inputs), outputs)
+
+
+def _detached_view(result: torch.Tensor) -> torch.Tensor:
+    """``result`` detached, as a view of a base if it is one.
+
+    PyTorch's higher-order operators are custom Functions: a result that is a view (of `map`) is one
+    outside, and must not be written in place.
+    """
+    base = result._base
+    if base is None:
+        return result.detach()
+    return base.detach().as_strided(result.shape, result.stride(), result.storage_offset())
 
 
 def _plain(result: Any) -> Any:

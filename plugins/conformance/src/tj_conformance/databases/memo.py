@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterable
@@ -44,12 +45,10 @@ class Comparison:
         """Differences that must not be, and wrong counts; empty without any."""
         found = []
         for name in ("traces", "guards"):
-            if not (
-                getattr(self.first, name)
-                == getattr(self.again, name)
-                == getattr(self.without, name)
-            ):
-                found.append(f"{name} differ")
+            without = getattr(self.without, name)
+            for each in (self.first, self.again):
+                if getattr(each, name) != without:
+                    found.append(f"{name} differ: {_difference(getattr(each, name), without)}")
         if self.without.hits:
             found.append("hits without a memo")
         for each in (self.first, self.again):
@@ -91,21 +90,31 @@ def described(jitted: Any) -> Compiled:
     )
 
 
+def _difference(ones: tuple[tuple[str, ...], ...], others: tuple[tuple[str, ...], ...]) -> str:
+    """The first texts that differ."""
+    for texts in itertools.zip_longest(ones, others, fillvalue=()):
+        for one, other in itertools.zip_longest(*texts):
+            if one != other:
+                return f"{one!r} and without a memo {other!r}"
+    return "nothing"  # pragma: no cover - asked for texts that differ
+
+
 _MAXIMUM = re.compile(r"max\(1, (?P<maximum>.*)\) == \((?P=maximum)\)|\((?P<one>.*)\) == 1")
 
 
 def _in_one_form(guards: list[str]) -> tuple[str, ...]:
-    """``guards`` with ``(n)`` for ``max(1, n)`` where a guard says so, and products in order.
+    """``guards`` with ``(n)`` for ``max(1, n)`` where a guard says so, and in order of their texts.
 
     Such a guard is ``max(1, n) == (n)`` or ``(n) == 1``. PyTorch writes ``n`` in the guards after
     that one, and leaves out those that others imply. It depends on the order in which it is
-    asked, and a memo changes the order. The order of factors depends on that, too.
+    asked, and a memo changes the order. The order of factors depends on that, too, and the
+    order of guards on serial numbers in Dynamo's names.
     """
     found = [match for guard in guards if (match := _MAXIMUM.fullmatch(guard))]
     for size in [match["maximum"] or match["one"] for match in found]:
         maximum = f"max(1, {size})"
         guards = [g.replace(maximum, f"({size})") for g in guards if g != f"{maximum} == ({size})"]
-    return tuple(dict.fromkeys(map(_products_in_order, guards)))
+    return tuple(sorted(set(map(_products_in_order, guards))))
 
 
 class _Factors(ast.NodeTransformer):
@@ -129,6 +138,13 @@ def _products_in_order(guard: str) -> str:
         return guard
 
 
+_CHANGING = re.compile(
+    r"\b\d{9,}\b|(?<=0x)[0-9a-f]+|(?<=tj_root_)\d+|(?<=___)\d+"
+    r"|_\d{9,}_c\d+"  # a name that Dynamo gives a global, with the number of the compilation
+    r"|(?<=___dict_contains\()\d+"  # the number of a hook's handle
+)
+
+
 def _anonymous(thing: object) -> str:
     """Text of ``thing`` without addresses and serial numbers, which change each time."""
-    return re.sub(r"\b\d{9,}\b|(?<=0x)[0-9a-f]+|(?<=tj_root_)\d+|(?<=___)\d+", "N", str(thing))
+    return re.sub(_CHANGING, "N", str(thing))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.patches import OfGraph
 from tj_torch.torch_private.replacement import replace
+from tj_torch.torch_private.runtime import HigherOrderOperator
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -63,4 +64,8 @@ def _takes(made: Any, given: Any) -> bool:
         return False
     if node.target is operator.getitem and len(node.all_input_nodes) == 1:  # one of several results
         (node,) = node.all_input_nodes
+    if isinstance(node.target, HigherOrderOperator):
+        # Dynamo gives the variables inside of such a call the results: one that is an argument
+        # which a Function wrote (`mark_dirty`) stands for the result from then on.
+        return False
     return given.as_proxy().node in node.all_input_nodes
