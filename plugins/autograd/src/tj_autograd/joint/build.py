@@ -438,6 +438,10 @@ class _Builder:
         wanted = [like_dense(*layout) for layout in layouts(out, hints, known)]
         if wanted and [like_ones(*layout) for layout in layouts(cotangent, hints, known)] == wanted:
             return cotangent
+        # A size that is known to be 4 may have another text, such as `64//s0`.
+        sizes = [n if isinstance(n, int) else -1 for n in out.shape]
+        if any(n not in (-1, found) for n, found in zip(sizes, cotangent.shape, strict=True)):
+            cotangent = self.made(call, "expand.default", cotangent, sizes)
         rows = {"memory_format": Constant("torch.contiguous_format", torch.contiguous_format)}
         strides = wanted[0] if wanted else ()
         order = sorted(range(len(strides)), key=lambda d: -(strides[d] or math.inf))

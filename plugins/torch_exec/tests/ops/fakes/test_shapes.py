@@ -52,3 +52,19 @@ def test_neighbours_that_are_equal(places: bool, counts: bool, dim: Any) -> None
             assert not isinstance(found[0], torch.SymInt) or len(real)
     if dim == 0 and not places and not counts:
         assert fakes[1:] == [(0,), (0,)]
+
+
+def test_a_view_has_the_sizes_that_are_asked_for() -> None:
+    """The fake kernel has ``n * (64 // n)`` for 64, a size of another text."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    rows, columns = torch.randn(6, 64), torch.randn(16)
+    with fake_mode(symbolic=True) as mode:
+        x = mode.from_tensor(rows, static_shapes=True)
+        context = StatelessSymbolicContext([DimDynamic.DYNAMIC])
+        n = mode.from_tensor(columns, symbolic_context=context).shape[0]
+        heads = x.view(6, -1, n)
+        assert isinstance(heads.shape[1], torch.SymInt)
+        merged = torch.ops.aten.view.default(heads.clone(), [6, 64])
+        assert [str(size) for size in merged.shape] == ["6", "64"]
+        assert [str(stride) for stride in merged.stride()] == ["64", "1"]

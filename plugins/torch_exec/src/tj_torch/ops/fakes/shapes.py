@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from tj_torch.ops.fakes.layouts import Strides, same
 from tj_torch.torch_private.eager import embedding_bag, embedding_bag_without_gradient
+from tj_torch.torch_private.ops import is_known
+from tj_torch.torch_private.runtime import unsafe_view
 
 __all__ = ["of_kernels"]
 
@@ -65,6 +70,30 @@ def _of_neighbours(args: tuple[Any, ...], result: Any) -> Any:
     return first, *(value if wanted else value.new_empty(0) for value, wanted in asked)
 
 
+def _of_view(args: tuple[Any, ...], view: torch.Tensor) -> torch.Tensor:
+    """The sizes that were asked for: of merged dimensions, the fake kernel has the product.
+
+    Where there are symbols, ``(64 // n) * (64 // (64 // n))`` may be 64, and no text shows it.
+    """
+    if len(args) != 2 or all(isinstance(n, int) for n in (*args[0].shape, *args[1])):
+        return view
+    source, shape = args
+    pairs = zip(shape, view.shape, strict=True)
+    sizes = [asked if is_known(asked >= 0) else found for asked, found in pairs]
+    strides: Strides = view.stride()
+    if all(map(same, _dense(source.shape), source.stride())):  # two texts for the same strides
+        strides = min(_dense(sizes), strides, key=lambda found: len(str(found)))
+    if str((sizes, strides)) == str(([*view.shape], view.stride())):
+        return view
+    return torch.ops.aten.as_strided.default(view, sizes, strides, view.storage_offset())  # type: ignore[no-any-return]
+
+
+def _dense(shape: Sequence[Any]) -> Strides:
+    """Strides of contiguous memory as PyTorch writes them, where a size may be zero."""
+    sizes = [torch.sym_max(size, 1) for size in shape[:0:-1]]
+    return tuple(itertools.accumulate(sizes, operator.mul, initial=1))[::-1]
+
+
 _DEFAULTS: tuple[Any, ...] = (None, None, None, False, _SUM, False, None, False, -1)
 """Arguments of a bag of embeddings that a call may leave out."""
 
@@ -72,4 +101,6 @@ _RULES: dict[Any, Callable[[tuple[Any, ...], Any], Any]] = {
     embedding_bag: _of_bags,
     embedding_bag_without_gradient: _of_bags_alone,
     torch.ops.aten.unique_consecutive.default: _of_neighbours,
+    torch.ops.aten.view.default: _of_view,
+    unsafe_view: _of_view,
 }
