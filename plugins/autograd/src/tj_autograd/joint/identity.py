@@ -5,9 +5,10 @@ from __future__ import annotations
 from tj_core.extend import BoundSymbol, Proxy, Trace, TraceEditor
 from tj_core.internal import same_objects
 
-__all__ = ["one_name_each"]
+__all__ = ["VERSIONED", "one_name_each"]
 
 VERSIONED = "tj.versioned"
+"""Name of the call that sets the version of a value."""
 
 
 def one_name_each(trace: Trace) -> Trace:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tj_core.extend import RuleTable, Trace, dce, is_subclass
+from tj_core.extend import RuleTable, Trace, TraceEditor, dce, is_subclass, substituted
 from tj_torch.internal import OVERWRITTEN
 
+from tj_autograd.joint.identity import VERSIONED
 from tj_autograd.joint.replay import resources
 from tj_autograd.run.dependences import depended_once_more
 
@@ -42,7 +43,7 @@ def rerun(
     inputs are the program's; nobody writes the memory of the others. An overwritten input that is a
     tensor subclass is always copied: gradients depend on its parts, under other names.
     """
-    trace = dce(functional)
+    trace = dce(_without_counts(functional))
     found = depended_once_more(trace, depended, reads)
     drawn = (r for call in trace.calls for r in resources(call.effects))
     return Rerun(
@@ -55,3 +56,18 @@ def rerun(
         ),
         tuple(r.partition(":")[2] for r in dict.fromkeys(drawn)),
     )
+
+
+def _without_counts(trace: Trace) -> Trace:
+    """``trace`` without calls that set versions, which nobody reads here.
+
+    PyTorch would take such a call for a write to a tensor that an operation has saved, such as the
+    result of `relu`, which stands for that of `relu_`.
+    """
+    editor = TraceEditor(trace)
+    for call in trace.calls:
+        if call.symbol.qualname == VERSIONED:
+            editor.values[call.flat_outs[0].name] = substituted(call.flat_args[0], editor.values)
+        else:
+            editor.append(editor.moved(call))
+    return editor.done()

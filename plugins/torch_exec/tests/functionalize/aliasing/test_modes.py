@@ -98,11 +98,7 @@ def some_outputs_need_no_gradient(x, y):
     return (x * 2).detach(), (x * 2)[0].detach(), x.argmax(), x * y
 
 
-# PyTorch 2.14 knows that `create_graph` keeps the history of what is returned.
-AFTER_GRADIENTS = INNER if torch.__version__ >= (2, 14) else GRAD
-
-
-@case("T:autograd boundary", layouts=(pair,), kinds=GRAD, breaks=AFTER_GRADIENTS)
+@case("T:autograd boundary", layouts=(pair,), kinds=GRAD, breaks=INNER)
 def gradient_inside(x, y):
     z = (x * y).sum()
     (g,) = torch.autograd.grad(z, x, create_graph=True)
