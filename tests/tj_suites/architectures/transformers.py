@@ -64,9 +64,6 @@ WINDOWS |= {"patch_size": 4}
 LOGS = "logging.Logger"
 """A part of the warning that a network writes to a log in its first call."""
 
-CHECKS = "the function `is_dependent`"
-"""The same of one that makes a distribution, which checks its arguments."""
-
 DROPS = "Data-dependent branching"
 """The same of one that leaves out layers in training, by random numbers."""
 
@@ -111,7 +108,7 @@ SIGHT_AND_SOUND = (
 SERIES = (
     *(_forecasting(name, _series, PATCHES) for name in ("patchtst", "patchtsmixer")),
     *(
-        _forecasting(name, _observed, LAGS, CHECKS, DROPS)
+        _forecasting(name, _observed, LAGS, DROPS)
         for name in ("time_series_transformer", "informer", "autoformer")
     ),
 )

@@ -63,7 +63,13 @@ RIGHT_ALONE = {
 """Features whose probes may pass without them in this environment, with the reasons."""
 
 
-COMPARED = ("undecided numbers", "asserted sizes", "gradients in programs")
+COMPARED = (
+    "undecided numbers",
+    "asserted sizes",
+    "refused data",
+    "distributions",
+    "gradients in programs",
+)
 """Features whose probes compare results first, and then see that the program is captured whole."""
 
 

@@ -131,6 +131,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "SKIP_DIRS": ("leave generated programs to Python",),
         "_allowed_callable_ids": ("record calls of tj's functions",),
         "_recompile_re": ("leave generated programs to Python",),
+        "get_torch_obj_rule_map": ("capture the checks of distributions", "distributions"),
     },
     "torch._dynamo.types": {
         "FrameAction": ("answer PyTorch's hook: run as it is",),
@@ -173,7 +174,20 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                             "growing lists", "orders of sets"),
     },
     "torch._dynamo.variables.builder": {
-        "VariableBuilder": ("replace how values of a program are wrapped", "remembered results"),
+        "VariableBuilder": (
+            "replace how values of a program are wrapped",
+            "bounds of deques",
+            "classes of tensors",
+            "distributions",
+            "growing lists",
+            "lists and sets",
+            "orders between calls",
+            "remembered results",
+            "signs of zero",
+            "steps of optimizers",
+            "types of NumPy",
+            "unguarded reads",
+        ),
     },
     "torch._dynamo.variables.builtin": {
         "BuiltinVariable": ("call builtin functions, and replace calls of them",),
@@ -201,7 +215,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "PolyfilledFunctionVariable": ("know a function of sys", "unguarded reads"),
         "SkipFunctionVariable": ("pass over graph breaks", "steps of optimizers"),
         "UserFunctionVariable": ("capture a function that is not to be", "steps of optimizers",
-                                 "closures of methods", "remembered results"),
+                                 "closures of methods", "remembered results",
+                                 "distributions"),
         "UserMethodVariable": ("know a bound method", "identity"),
         "WrapperUserFunctionVariable": ("know a function under lru_cache", "remembered results"),
     },
@@ -274,9 +289,14 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                                          "classes of tensors"),
     },
     "torch._dynamo.variables.user_defined": {
-        "UserDefinedObjectVariable": ("know an object of a program's class", "remembered results"),
+        "UserDefinedObjectVariable": ("know an object of a program's class", "computed attributes",
+                                      "identity", "members of enums", "own methods",
+                                      "remembered results"),
         "UserDefinedSetVariable": ("know a class derived from set",
                                    "classes derived from containers"),
+    },
+    "torch.distributions.kl": {
+        "_dispatch_kl": ("find the formula of a divergence", "distributions"),
     },
     "torch._functorch.autograd_function": {
         "autograd_function_apply": ("know a captured Function", "autograd.Function"),

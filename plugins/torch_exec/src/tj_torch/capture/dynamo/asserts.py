@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.changes import has_changed
 from tj_torch.capture.dynamo.patches import stop
+from tj_torch.capture.dynamo.refused_data import RAISES
 from tj_torch.capture.dynamo.settings import with_settings
 from tj_torch.runtime.checks import asserted
 from tj_torch.torch_private.replacement import has, replace
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from tj_torch.capture.dynamo.handlers import Handlers
-
+    from tj_torch.capture.dynamo.observations import Observations
 
 __all__ = ["keep_assertions"]
 
@@ -44,12 +45,13 @@ class _Statement:
         return self.frame is not None and self.frame.instruction_pointer == self.at
 
 
-def keep_assertions(stack: ExitStack, handlers: Handlers) -> None:
+def keep_assertions(stack: ExitStack, handlers: Handlers, noticed: Observations) -> None:
     """Record assertions as calls that raise ``AssertionError`` with the user's message.
 
-    The graph breaks where a handler of the program may catch the error, or where the program has
-    changed objects before, since Dynamo applies such changes after the graph, which raises. Where
-    Dynamo lacks the names used here, it breaks at any assertion on data.
+    Where a handler of the program may catch the error, or where the program has changed objects
+    before, which Dynamo does after the graph, the program runs as it is for data that are not as
+    asserted, if it can; else the graph breaks. Where Dynamo lacks the names used here, it breaks at
+    any assertion on data.
     """
     from torch.fx.experimental import symbolic_shapes
 
@@ -66,7 +68,7 @@ def keep_assertions(stack: ExitStack, handlers: Handlers) -> None:
         stack,
         symbolic_convert,
         "_detect_and_normalize_assert_statement",
-        _noting(statement, handlers),
+        _noting(statement, handlers, noticed),
     )
     replace(stack, OutputGraph, "create_proxy", _recording(statement))
     replace(stack, symbolic_shapes, "expect_true", _refusing(statement))
@@ -85,7 +87,7 @@ def _leave_asserting_functions(stack: ExitStack) -> None:
 
 
 def _noting(
-    statement: _Statement, handlers: Handlers
+    statement: _Statement, handlers: Handlers, noticed: Observations
 ) -> Callable[[Callable[..., bool]], Callable[..., bool]]:
     def noting(original: Callable[..., bool]) -> Callable[..., bool]:
         def detect(tx: Any, *jump: Any) -> bool:
@@ -94,8 +96,10 @@ def _noting(
                 return False
             message = _message(tx)
             if message is None or handlers.around(tx) or has_changed(tx.output.side_effects):
-                tx.pop()
-                return False
+                if not noticed.defer(tx, RAISES):
+                    tx.pop()
+                    return False
+                message = ()
             statement.begin(tx, message)
             return True
 

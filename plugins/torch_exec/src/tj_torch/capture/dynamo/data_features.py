@@ -5,7 +5,9 @@ from __future__ import annotations
 from tj_torch.capture.dynamo import outer_probes
 from tj_torch.capture.dynamo.asserted_sizes import keep_sizes
 from tj_torch.capture.dynamo.class_features import unnoticed
+from tj_torch.capture.dynamo.distributions import capture_distributions
 from tj_torch.capture.dynamo.inner_gradients import capture_gradients
+from tj_torch.capture.dynamo.refused_data import check_refused
 from tj_torch.capture.dynamo.undecided import leave_undecided
 from tj_torch.torch_private.features import Correction, Needs
 
@@ -26,6 +28,22 @@ NUMBERS_OF_DATA: tuple[Correction, ...] = (
         "programs that assert sizes of data run as they are",
         apply=unnoticed(keep_sizes),
         probe=outer_probes.asserted,
+        needs=Needs(),
+    ),
+    Correction(
+        "refused data",
+        "a program that raises for some data is captured for the rest",
+        "the graph breaks where a program raises for some data",
+        apply=check_refused,
+        probe=outer_probes.refused_data,
+        needs=Needs(),
+    ),
+    Correction(
+        "distributions",
+        "torch.distributions are captured, and check their arguments",
+        "the graph breaks at torch.distributions, unless they check nothing",
+        apply=unnoticed(capture_distributions),
+        probe=outer_probes.distributions,
         needs=Needs(),
     ),
     Correction(

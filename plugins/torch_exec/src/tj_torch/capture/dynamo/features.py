@@ -81,7 +81,7 @@ def corrected() -> Iterator[Observations]:
 
 
 def _errors_of_data(stack: ExitStack, noticed: Observations) -> None:
-    keep_assertions(stack, leave_handled_calls(stack, noticed))
+    keep_assertions(stack, leave_handled_calls(stack, noticed), noticed)
 
 
 _HANDLERS = names("PUSH_EXC_INFO SETUP_FINALLY CHECK_EXC_MATCH JUMP_IF_NOT_EXC_MATCH")

@@ -13,11 +13,13 @@ __all__ = [
     "asserted",
     "constructors",
     "delayed",
+    "distributions",
     "gradients",
     "hooks",
     "imported",
     "orders",
     "refused",
+    "refused_data",
     "regions",
     "returned",
     "seen_writes",
@@ -34,6 +36,33 @@ def asserted() -> None:
     text = "x = torch.ones(4)\ndef f(m): return x[m].view(3) * 2"
     captured_whole(text, "f(torch.arange(4) > 0)")
     equal_to_eager(text, "f(torch.arange(4) > 0)", "f(torch.arange(4) > 1)")()
+
+
+def refused_data() -> None:
+    """See that a program that raises for some data is captured, and that it raises for them."""
+    text = """
+x = torch.ones(2)
+def f(x, y):
+    if x.sum() < y: raise ValueError("small")
+    if not (x > 0).all(): raise ValueError(f"not positive: {x}")
+    return x * 2
+"""
+    captured_whole(text, "f(x, x.new_zeros(()))")
+    calls = "f(x, x.new_ones(()))", "f(x, x.new_ones(()) * 5)", "f(-x, -x.sum())"
+    equal_to_eager(text, *calls)()
+
+
+def distributions() -> None:
+    """See that distributions are captured whole with their checks, which raise."""
+    text = """
+from torch.distributions import Bernoulli, Normal, kl_divergence
+x = torch.rand(2)
+def f(x):
+    known = Normal(x, x, validate_args=True), Normal(x * 2, x, validate_args=True)
+    return Bernoulli(x, validate_args=True).log_prob(x.round()), kl_divergence(*known)
+"""
+    captured_whole(text, "f(x)")
+    equal_to_eager(text, "f(x)", "f(-x)", "f(x)")()
 
 
 def gradients() -> None:

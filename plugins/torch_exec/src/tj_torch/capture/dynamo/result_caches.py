@@ -22,7 +22,7 @@ from tj_torch.torch_private.replacement import replace
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-__all__ = ["correct", "see_identity"]
+__all__ = ["correct", "from_cache", "see_identity"]
 
 
 def correct(stack: ExitStack) -> None:
@@ -130,7 +130,7 @@ def _remembered(
         return inner
     if _is_constant(result) and _same(result.as_python_constant(), real):
         return result
-    return _from_cache(tx, call, real)
+    return from_cache(tx, call, real)
 
 
 _CALLS: WeakKeyDictionary[Any, dict[Any, tuple[str, Any]]] = WeakKeyDictionary()
@@ -147,7 +147,7 @@ def _is_data(variable: Any) -> bool:
     return not (variable.is_python_constant() and isinstance(variable.as_python_constant(), type))
 
 
-def _from_cache(tx: Any, call: partial[Any], value: Any) -> Any:
+def from_cache(tx: Any, call: partial[Any], value: Any) -> Any:
     """The variable of ``value``, which ``call`` returns in each call of the program."""
     from tj_torch.torch_private.dynamo import (
         CallFunctionNoArgsSource,
