@@ -229,7 +229,7 @@ def all_of_two_conditions(x: Tensor) -> Tensor:
 
 
 def after_a_write(x: Tensor) -> Tensor:
-    x.mul_(2)
+    x.mul_(2)  # stays: nothing fuses here, so that the program has no functional form
     if x.min() < 0:
         raise ValueError("negative")
     return x + 1
@@ -289,3 +289,27 @@ def test_many_calls_that_are_refused_lead_to_graph_breaks() -> None:
         for x in itertools.islice(itertools.cycle(ARGUMENTS[:2]), 30):
             assert torch.equal(jitted(x), f(x))
     assert any("graph break" in f.reason for f in tj.stats(jitted).fallbacks)
+
+
+def test_a_functional_program_raises_after_a_write() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        y.add_(1)
+        z = torch.rand(4)
+        if x.min() < 0:
+            raise ValueError(f"{z}")
+        y.mul_(2)
+        if x.max() > 50:
+            raise KeyError("large")
+        return y + x * z
+
+    jitted = tj.jit(f, plugins=("torch", "autograd"))
+    for x in ARGUMENTS:
+        found = []
+        for function in (f, jitted):
+            y = torch.ones(4)
+            argument = x.clone().requires_grad_()
+            found.append((outcome(lambda x: function(x, y), argument), y, y._version))  # noqa: B023
+        assert str(found[0]).replace("AddBackward0", "") == str(found[1]).replace(
+            "CompiledBackward", ""
+        )
+    assert tj.stats(jitted).fallbacks == ()
