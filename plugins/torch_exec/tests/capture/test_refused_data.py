@@ -293,7 +293,7 @@ def test_many_calls_that_are_refused_lead_to_graph_breaks() -> None:
 
 def test_a_functional_program_raises_after_a_write() -> None:
     def f(x: Tensor, y: Tensor) -> Tensor:
-        y.add_(1)
+        y.add_(x)
         z = torch.rand(4)
         if x.min() < 0:
             raise ValueError(f"{z}")

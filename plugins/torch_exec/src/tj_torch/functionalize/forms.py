@@ -22,8 +22,7 @@ from tj_core.extend import (
 
 from tj_torch.functionalize.objects import Unsuitable, reads_data
 from tj_torch.ops.facts.metadata_mutation import is_autograd_change
-from tj_torch.ops.facts.schema_effects import changes_unseen
-from tj_torch.runtime.checks import asserted
+from tj_torch.ops.facts.schema_effects import changes_unseen, only_raises
 
 if TYPE_CHECKING:
     from tj_core.internal import ViewStep
@@ -40,9 +39,6 @@ __all__ = [
     "problem",
     "versioned",
 ]
-
-ASSERTED = f"{asserted.__module__}.{asserted.__qualname__}"
-"""Name of a call that does nothing but raise, for some data."""
 
 
 def on_behalf(
@@ -145,7 +141,7 @@ def problem(call: BoundSymbol) -> str | None:
         return f"{call.symbol} writes in place, and version counters do not show it"
     if changes_unseen(call) and not is_autograd_change(call):
         return f"{call.symbol} changes its argument, and does not say how"
-    known = is_autograd_change(call) or call.symbol.qualname == ASSERTED
+    known = is_autograd_change(call) or only_raises(call)
     opaque = call.body is None and not known
     if "side_effect" in effects.ordered and opaque and call.flat_args:
         return f"what {call.symbol} does is not known"

@@ -14,6 +14,7 @@ import torch
 from tj_core.extend import Alias, BoundSymbol, Effects, Proxy, TensorProxy, leaves
 
 from tj_torch.ops.naming.resolve import resolve
+from tj_torch.runtime.checks import asserted
 from tj_torch.torch_private.runtime import OpOverload
 from tj_torch.torch_private.runtime import schemas as schemas_of
 
@@ -22,9 +23,12 @@ __all__ = [
     "changes_unseen",
     "extension",
     "may_write",
+    "only_raises",
     "schema_effects",
     "writes_nothing",
 ]
+
+_CHECK = f"{asserted.__module__}.{asserted.__qualname__}"
 
 
 def extension(fn: Any) -> Any:
@@ -63,9 +67,16 @@ def changes_unseen(call: BoundSymbol) -> bool:
     return operator.endswith("_") and "side_effect" in effects.ordered and bool(call.flat_args)
 
 
+def only_raises(call: BoundSymbol) -> bool:
+    """Test for a check of data, which raises or does nothing."""
+    return call.symbol.qualname == _CHECK
+
+
 def may_write(call: BoundSymbol) -> bool:
     """Test for a call whose writes neither an expansion nor a schema describes."""
     if "side_effect" not in call.effects.ordered or call.body is not None or not call.flat_args:
+        return False
+    if only_raises(call):
         return False
     return "out" in dict(call.kwargs) or not writes_nothing(resolve(call.symbol))
 
