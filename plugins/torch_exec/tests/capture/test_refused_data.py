@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -309,7 +310,6 @@ def test_a_functional_program_raises_after_a_write() -> None:
             y = torch.ones(4)
             argument = x.clone().requires_grad_()
             found.append((outcome(lambda x: function(x, y), argument), y, y._version))  # noqa: B023
-        assert str(found[0]).replace("AddBackward0", "") == str(found[1]).replace(
-            "CompiledBackward", ""
-        )
+        said = [re.sub("grad_fn=<.*?>", "grad_fn", str(each)) for each in found]
+        assert said[0] == said[1]
     assert tj.stats(jitted).fallbacks == ()
