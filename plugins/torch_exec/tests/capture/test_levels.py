@@ -78,3 +78,26 @@ def test_disabled_functions_are_left_alone() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", tj.TjWarning)  # the program asks for this graph break
         assert_equal(jitted(X), X.sin() * 2 + 1)
+
+
+def test_gradients_in_inference_mode_are_not_of_that_mode() -> None:
+    """Autograd may use them later; it refuses tensors of inference mode."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def cube(x: torch.Tensor) -> torch.Tensor:
+            return x.pow(3).sum()
+
+        value, tangent = torch.func.jvp(torch.sin, (x,), (x,))
+        gradients = torch.func.vmap(torch.func.grad(cube))(x)
+        return value, tangent, gradients, torch.func.vmap(cube)(x), x * 2
+
+    jitted, x = tj.jit(f), torch.rand(3, 3)
+    for _ in range(2):
+        with torch.inference_mode():
+            found, expected = jitted(x), f(x)
+        assert [t.is_inference() for t in found] == [t.is_inference() for t in expected]
+        assert all(map(torch.equal, found, expected))
+    w = torch.ones(3, 3, requires_grad=True)
+    (w * found[2]).sum().backward()
+    assert w.grad is not None
+    assert torch.equal(w.grad, expected[2])

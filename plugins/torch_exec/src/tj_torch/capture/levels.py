@@ -20,7 +20,16 @@ from tj_torch.torch_private.texts import LEVEL_FUNCTIONS
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LEVELS", "changes_state", "differentiates", "escaping", "groups", "outside", "rules"]
+__all__ = [
+    "LEVELS",
+    "changes_state",
+    "differentiates",
+    "escaping",
+    "groups",
+    "outside",
+    "rules",
+    "take_gradients",
+]
 
 LEVELS = "levels"
 """Name of the rule table."""
@@ -43,6 +52,7 @@ def changes_state(call: BoundSymbol, table: RuleTable[bool]) -> bool:
 
 
 _BEFORE = ("_saved_tensors_hooks_disable", "lazy_load_decompositions")
+_OF_GRADIENTS = ("_grad_increment_nesting", "_jvp_increment_nesting")
 _AFTER = ("_saved_tensors_hooks_enable",)
 
 
@@ -74,6 +84,11 @@ def groups(nodes: Iterable[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
     if done:
         yield done
     yield from ([n] for n in waiting)
+
+
+def take_gradients(nodes: Iterable[torch.fx.Node]) -> bool:
+    """Test for a level of gradients, backward or forward, among ``nodes``."""
+    return any(_name(node) in _OF_GRADIENTS for node in nodes)
 
 
 def differentiates(node: torch.fx.Node) -> bool:

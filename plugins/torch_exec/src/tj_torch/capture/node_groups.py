@@ -31,8 +31,14 @@ def import_group(importer: NodeValues, group: Sequence[torch.fx.Node]) -> None:
     elif len(group) == 1:
         importer.node(group[0])
         return
-    # In a checkpoint PyTorch refuses levels, and runs other operations' functions itself.
-    elif importer.inside or importer.opaque_state or import_operators(importer, group) is not None:
+    # In a checkpoint PyTorch refuses levels, and runs other operations' functions itself. In
+    # inference mode the results of gradients are of that mode only without their level.
+    elif (
+        importer.inside
+        or importer.opaque_state
+        or (importer.context.current.get("inference") and levels.take_gradients(group))
+        or import_operators(importer, group) is not None
+    ):
         _transformed(importer, group)
     for node in group:
         if node.target is set_gradients:
