@@ -67,6 +67,7 @@ COMPARED = (
     "undecided numbers",
     "asserted sizes",
     "refused data",
+    "causal masks",
     "distributions",
     "gradients in programs",
 )

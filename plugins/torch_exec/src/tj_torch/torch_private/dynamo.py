@@ -216,7 +216,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "SkipFunctionVariable": ("pass over graph breaks", "steps of optimizers"),
         "UserFunctionVariable": ("capture a function that is not to be", "steps of optimizers",
                                  "closures of methods", "remembered results",
-                                 "distributions"),
+                                 "distributions", "causal masks"),
         "UserMethodVariable": ("know a bound method", "identity"),
         "WrapperUserFunctionVariable": ("know a function under lru_cache", "remembered results"),
     },
@@ -294,6 +294,9 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                                       "remembered results"),
         "UserDefinedSetVariable": ("know a class derived from set",
                                    "classes derived from containers"),
+    },
+    "torch.nn.modules.transformer": {
+        "_detect_is_causal_mask": ("know where a transformer looks at a mask", "causal masks"),
     },
     "torch.distributions.kl": {
         "_dispatch_kl": ("find the formula of a divergence", "distributions"),

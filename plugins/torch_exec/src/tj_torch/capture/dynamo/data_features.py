@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tj_torch.capture.dynamo import outer_probes
 from tj_torch.capture.dynamo.asserted_sizes import keep_sizes
+from tj_torch.capture.dynamo.causal_masks import take_for_causal
 from tj_torch.capture.dynamo.class_features import unnoticed
 from tj_torch.capture.dynamo.distributions import capture_distributions
 from tj_torch.capture.dynamo.inner_gradients import capture_gradients
@@ -36,6 +37,14 @@ NUMBERS_OF_DATA: tuple[Correction, ...] = (
         "the graph breaks where a program raises for some data",
         apply=check_refused,
         probe=outer_probes.refused_data,
+        needs=Needs(),
+    ),
+    Correction(
+        "causal masks",
+        "transformers of torch.nn with a causal mask are captured",
+        "the graph breaks where a transformer of torch.nn looks at its mask",
+        apply=take_for_causal,
+        probe=outer_probes.causal,
         needs=Needs(),
     ),
     Correction(

@@ -11,6 +11,7 @@ from tj_torch.capture.eager_probe import (
 
 __all__ = [
     "asserted",
+    "causal",
     "constructors",
     "delayed",
     "distributions",
@@ -36,6 +37,18 @@ def asserted() -> None:
     text = "x = torch.ones(4)\ndef f(m): return x[m].view(3) * 2"
     captured_whole(text, "f(torch.arange(4) > 0)")
     equal_to_eager(text, "f(torch.arange(4) > 0)", "f(torch.arange(4) > 1)")()
+
+
+def causal() -> None:
+    """See that a transformer with a causal mask is captured, and that others have their results."""
+    text = """
+from torch.nn import Transformer, TransformerEncoder, TransformerEncoderLayer
+m = TransformerEncoder(TransformerEncoderLayer(4, 1, 4, 0.0), 1, enable_nested_tensor=False)
+x, mask = torch.ones(3, 1, 4), Transformer.generate_square_subsequent_mask(3)
+def f(x, mask): return m(x, mask)
+"""
+    captured_whole(text, "f(x, mask)")
+    equal_to_eager(text, "f(x, mask)", "f(x, mask.t())", "f(x, mask)")()
 
 
 def refused_data() -> None:

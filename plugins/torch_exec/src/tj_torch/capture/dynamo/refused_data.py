@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tj_torch.capture.causal_program import is_causal_mask
 from tj_torch.capture.dynamo.patches import replace_instruction
 from tj_torch.runtime.checks import asserted
 from tj_torch.torch_private.ops import depend_on_data
@@ -27,6 +28,9 @@ __all__ = ["RAISES", "check_refused"]
 
 RAISES = "it raises for some data"
 """The reason why a program runs as it is for such data, or has a graph break instead."""
+
+_REASONS = {is_causal_mask.__code__: "a mask of its attention is not causal"}
+"""Reasons for errors that the program does not raise itself, by the function that does."""
 
 _JUMPS = {
     f"POP_JUMP{way}_IF_{truth}": truth == "TRUE"
@@ -57,7 +61,8 @@ def _jumping(
         def jump(tx: Any, instruction: Any) -> None:
             value = _decided(tx.stack[-1])
             jumps = None if value is None else _jumps(tx, instruction, value.is_tensor())
-            if jumps is None or not noticed.defer(tx, RAISES):
+            reason = _REASONS.get(tx.f_code, RAISES)
+            if jumps is None or not noticed.defer(tx, reason):
                 original(tx, instruction)
                 return
             tx.pop()

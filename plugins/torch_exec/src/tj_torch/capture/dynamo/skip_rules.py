@@ -23,9 +23,16 @@ _GENERATED = "<tj "
 """Prefix of the file names of generated programs. The roots of jitted functions have another one,
 as they are to be captured."""
 
-_PROGRAMS = ("demo.py", "dispatch/module.py", "dispatch/autocast.py", "layer_outputs.py")
+_PROGRAMS = (
+    "demo.py",
+    "dispatch/module.py",
+    "dispatch/autocast.py",
+    "layer_outputs.py",
+    "capture/causal_program.py",
+)
 """Files in tj's packages that are captured like any program: the demo, calls of jitted modules,
-which are part of the programs around them, and the hooks of modules that are observed."""
+which are part of the programs around them, the hooks of modules that are observed, and what is
+captured in place of a function of PyTorch's."""
 
 
 @functools.cache
