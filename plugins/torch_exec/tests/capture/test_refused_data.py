@@ -58,6 +58,15 @@ def of_an_integer(x: Tensor) -> Tensor:
     return torch.zeros(int(n)) + x[0]
 
 
+def always_one_of_two(x: Tensor) -> Tensor:
+    n = (x > 0).sum().item()
+    if n > 2:
+        raise KeyError(f"{n}")
+    if n <= 2:
+        raise ValueError(f"{n}")
+    return x * 2
+
+
 def of_an_integer_itself(x: Tensor) -> Tensor:
     n = (x > 0).sum().item()
     if n:
@@ -131,6 +140,7 @@ PROGRAMS: tuple[Program, ...] = (
     of_a_float,
     of_an_integer,
     of_an_integer_itself,
+    always_one_of_two,
     of_a_size,
     in_a_loop,
     one_of_two_conditions,

@@ -113,7 +113,7 @@ def _detached_view(result: torch.Tensor) -> torch.Tensor:
     outside, and must not be written in place.
     """
     base = result._base
-    if base is None:
+    if base is None or base.dtype != result.dtype:
         return result.detach()
     return base.detach().as_strided(result.shape, result.stride(), result.storage_offset())
 

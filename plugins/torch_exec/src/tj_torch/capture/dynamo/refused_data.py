@@ -97,10 +97,10 @@ def _check(tx: Any, value: Any, expected: bool) -> None:
         if not isinstance(value.sym_num, torch.SymBool):
             value = _number(tx, operator.ne, value, 0)
         value = value if expected else _number(tx, torch.sym_not, value)
-        if all(symbol.is_integer for symbol in value.sym_num.node.expr.free_symbols):
-            expect_true(value.sym_num)  # sizes may depend on it; Dynamo adds the check
-            return
-    # Also of floats: Dynamo forgets what is expected of them.
+        integers = all(symbol.is_integer for symbol in value.sym_num.node.expr.free_symbols)
+        if integers and expect_true(value.sym_num):  # sizes may depend on it
+            return  # Dynamo adds the check
+    # Dynamo forgets what is expected of floats, and adds no check of what is known to be false.
     tx.output.create_proxy("call_function", asserted, (value.as_proxy(),), {})
 
 
