@@ -24,4 +24,5 @@ def test_the_maximum_of_one_is_one() -> None:
 def test_other_guards_differ() -> None:
     first = compiled("1 < (n)*max(1, k)")
     for guards in (("1 < max(1, n)*max(1, k)",), ("1 < (n)*(k)", "max(1, k) == (m)"), ()):
-        assert Comparison(first, compiled(*guards), first).problems == ["guards differ"]
+        (problem,) = Comparison(first, compiled(*guards), first).problems
+        assert problem.startswith("guards differ: ")
