@@ -23,7 +23,7 @@ pytestmark = [
 PACKAGES = ("tj_core", "tj_torch", "tj_autograd")
 PROGRAMS = (
     *("conformance", "demo.py", "dispatch/module.py", "dispatch/autocast.py"),
-    *("layer_outputs.py", "capture/causal_program.py"),
+    *("layer_outputs.py", "capture/checked_programs.py"),
 )
 """Files of the packages that are programs, which Dynamo may
 capture; those of ``dispatch`` call jitted ones.

@@ -148,15 +148,44 @@ def test_a_divergence_that_is_registered_between_calls() -> None:
         tj.jit(lambda x: D.kl_divergence(D.Categorical(x), D.Normal(x, x)))(x)
 
 
-def test_a_symmetric_matrix_is_a_graph_break() -> None:
-    """Its check returns early for data that is not symmetric."""
+def symmetric(x: Tensor) -> Tensor:
+    return torch.outer(x, x) + torch.eye(4)
 
-    def f(x: Tensor) -> Tensor:
-        return D.MultivariateNormal(x, torch.eye(4)).log_prob(x) * 2
 
-    jitted, x = tj.jit(f, strict=False), torch.rand(4)
-    with pytest.warns(tj.TjWarning, match="graph break"):
-        torch.testing.assert_close(jitted(x), f(x))
+MATRICES: dict[str, Program] = {
+    "MultivariateNormal": lambda x: D.MultivariateNormal(x, symmetric(x)).log_prob(x),
+    "of a precision": lambda x: D.MultivariateNormal(x, precision_matrix=symmetric(x)).log_prob(x),
+    "a check": lambda x: D.constraints.positive_semidefinite.check(symmetric(x)) * 1.0,
+    "another check": lambda x: (
+        D.constraints.symmetric.check(torch.stack([symmetric(x)] * 2)) * x[:2]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_symmetric_matrices(name: str) -> None:
+    f, x = MATRICES[name], torch.rand(4) + 1
+    jitted = tj.jit(f)
+    for argument in (x, x * 2, x):
+        torch.testing.assert_close(jitted(argument), f(argument))
+    assert tj.stats(jitted).fallbacks == ()
+
+
+def test_a_matrix_that_is_not_symmetric() -> None:
+    def f(x: Tensor, matrix: Tensor) -> Tensor:
+        return D.MultivariateNormal(x, matrix).log_prob(x)
+
+    jitted, x = tj.jit(f), torch.rand(4)
+    for matrix in (torch.eye(4), torch.ones(4, 4).triu(), -torch.eye(4), torch.eye(4) * 2):
+        found = []
+        for function in (f, jitted):
+            try:
+                found.append(str(function(x, matrix)))
+            except ValueError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+    assert tj.stats(jitted).fallbacks == ()
+    assert tj.stats(jitted).misses <= 2  # another layout
 
 
 @pytest.mark.parametrize("checked", [True, False])
@@ -180,3 +209,21 @@ def test_without_checks() -> None:
     torch.testing.assert_close(jitted(x), unchecked(x))
     torch.testing.assert_close(jitted(-x), unchecked(-x), equal_nan=True)
     assert tj.stats(jitted).misses == 1
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_shapes_that_are_broadcast(dynamic: bool | None) -> None:
+    """Calls after `torch.broadcast_shapes` are known, as distributions need it."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(x.shape, y.shape, (1,), 1)
+        return (x.expand(shape) * y).reshape(-1, *shape[1:]) + len(shape)
+
+    jitted = tj.jit(f, dynamic=dynamic)
+    for rows in (3, 4, 5):
+        x, y = torch.randn(rows, 1), torch.randn(rows, 6)
+        torch.testing.assert_close(jitted(x, y), f(x, y))
+    assert not any(call.effects.ordered for call in tj.last_traces(jitted)[0].calls)
+    with pytest.raises(RuntimeError, match="broadcast"):
+        jitted(torch.ones(3, 2), torch.ones(4, 6))
+    assert tj.stats(jitted).fallbacks == ()

@@ -67,7 +67,7 @@ COMPARED = (
     "undecided numbers",
     "asserted sizes",
     "refused data",
-    "causal masks",
+    "checked functions",
     "distributions",
     "gradients in programs",
 )

@@ -216,8 +216,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "SkipFunctionVariable": ("pass over graph breaks", "steps of optimizers"),
         "UserFunctionVariable": ("capture a function that is not to be", "steps of optimizers",
                                  "closures of methods", "remembered results",
-                                 "distributions", "causal masks"),
-        "UserMethodVariable": ("know a bound method", "identity"),
+                                 "distributions", "checked functions"),
+        "UserMethodVariable": ("know a bound method", "identity", "checked functions"),
         "WrapperUserFunctionVariable": ("know a function under lru_cache", "remembered results"),
     },
     "torch._dynamo.variables.higher_order_ops": {
@@ -296,7 +296,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                                    "classes derived from containers"),
     },
     "torch.nn.modules.transformer": {
-        "_detect_is_causal_mask": ("know where a transformer looks at a mask", "causal masks"),
+        "_detect_is_causal_mask": ("know where a transformer looks at a mask", "checked functions"),
     },
     "torch.distributions.kl": {
         "_dispatch_kl": ("find the formula of a divergence", "distributions"),

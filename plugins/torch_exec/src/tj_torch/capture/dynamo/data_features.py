@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tj_torch.capture.dynamo import outer_probes
 from tj_torch.capture.dynamo.asserted_sizes import keep_sizes
-from tj_torch.capture.dynamo.causal_masks import take_for_causal
+from tj_torch.capture.dynamo.checked_functions import capture_checked
 from tj_torch.capture.dynamo.class_features import unnoticed
 from tj_torch.capture.dynamo.distributions import capture_distributions
 from tj_torch.capture.dynamo.inner_gradients import capture_gradients
@@ -40,10 +40,10 @@ NUMBERS_OF_DATA: tuple[Correction, ...] = (
         needs=Needs(),
     ),
     Correction(
-        "causal masks",
-        "transformers of torch.nn with a causal mask are captured",
+        "checked functions",
+        "functions of PyTorch's that decide on data, as on masks, are captured for most data",
         "the graph breaks where a transformer of torch.nn looks at its mask",
-        apply=take_for_causal,
+        apply=capture_checked,
         probe=outer_probes.causal,
         needs=Needs(),
     ),

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from tj_torch.capture.checked_programs import broadcast_shapes
 from tj_torch.capture.dynamo.result_caches import from_cache
 from tj_torch.torch_private.replacement import has, replace
 
@@ -16,7 +19,7 @@ __all__ = ["capture_distributions"]
 
 
 def capture_distributions(stack: ExitStack) -> None:
-    """Capture what the checks and divergences of distributions call, until ``stack`` is left."""
+    """Capture what distributions call, in checks and for shapes, until ``stack`` is left."""
     from torch.distributions.constraints import is_dependent
 
     from tj_torch.torch_private.dynamo import (
@@ -29,7 +32,8 @@ def capture_distributions(stack: ExitStack) -> None:
     rules = get_torch_obj_rule_map()
     for function, how in (
         (is_dependent, UserFunctionVariable),
-        (_dispatch_kl, _search(UserFunctionVariable)),
+        (_dispatch_kl, _variable(UserFunctionVariable, _formula)),
+        (torch.broadcast_shapes, _variable(UserFunctionVariable, _shape)),
     ):
         stack.callback(_put_back, rules, function, rules.get(function))
         rules[function] = how
@@ -39,15 +43,22 @@ def capture_distributions(stack: ExitStack) -> None:
 
 
 @cache  # Dynamo keeps all classes of variables
-def _search(base: Any) -> Any:
-    """The class of a variable of the search for the formula of a divergence."""
-    return type("_Search", (base,), {"call_function": _formula})
+def _variable(base: Any, call: Callable[..., Any]) -> Any:
+    """The class of a variable of a function that ``call`` is called for."""
+    return type(f"_{call.__name__}", (base,), {"call_function": call})
 
 
 def _formula(search: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     """The formula that ``search`` finds: it compares classes, and has no tensors."""
     call = partial(search.fn, *(arg.as_python_constant() for arg in args))
     return from_cache(tx, call, call())
+
+
+def _shape(broadcasting: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    """The shape as of a program, since Dynamo has an unknown call in the graph."""
+    from tj_torch.torch_private.dynamo import UserFunctionVariable
+
+    return UserFunctionVariable(broadcast_shapes).call_function(tx, args, kwargs)
 
 
 def _put_back(rules: dict[Any, Any], function: Any, known: Any) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.causal_program import is_causal_mask
+from tj_torch.capture.checked_programs import is_causal_mask
 from tj_torch.capture.dynamo.patches import replace_instruction
 from tj_torch.runtime.checks import asserted
 from tj_torch.torch_private.ops import depend_on_data

@@ -28,7 +28,7 @@ _PROGRAMS = (
     "dispatch/module.py",
     "dispatch/autocast.py",
     "layer_outputs.py",
-    "capture/causal_program.py",
+    "capture/checked_programs.py",
 )
 """Files in tj's packages that are captured like any program: the demo, calls of jitted modules,
 which are part of the programs around them, the hooks of modules that are observed, and what is
