@@ -227,3 +227,17 @@ def test_shapes_that_are_broadcast(dynamic: bool | None) -> None:
     with pytest.raises(RuntimeError, match="broadcast"):
         jitted(torch.ones(3, 2), torch.ones(4, 6))
     assert tj.stats(jitted).fallbacks == ()
+
+
+def test_functions_of_the_users_in_place_of_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only functions of PyTorch's are captured as other programs."""
+    cls = type(D.constraints.symmetric)
+    monkeypatch.setattr(cls, "check", lambda self, value: value.sum() > -5)
+    monkeypatch.setattr(torch, "broadcast_shapes", lambda *shapes: torch.Size([len(shapes)]))
+
+    def f(x: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes((1,), (2,), (3,))
+        return D.constraints.symmetric.check(x) * x.sum().expand(shape)
+
+    x = torch.ones(2, 2).triu()
+    torch.testing.assert_close(tj.jit(f)(x), f(x))

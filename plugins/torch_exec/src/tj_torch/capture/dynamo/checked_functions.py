@@ -14,7 +14,7 @@ from tj_torch.capture.checked_programs import (
     is_semidefinite,
     is_symmetric,
 )
-from tj_torch.capture.dynamo.patches import is_nested
+from tj_torch.capture.dynamo.patches import is_nested, is_pytorchs
 from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
@@ -35,12 +35,14 @@ def capture_checked(stack: ExitStack, noticed: Observations) -> None:
         _detect_is_causal_mask,
     )
 
-    programs = {
+    found = {
         _detect_is_causal_mask: is_causal_mask,
         type(constraints.symmetric).check: is_symmetric,
         type(constraints.positive_semidefinite).check: is_semidefinite,
         type(constraints.positive_definite).check: is_definite,
     }
+    # A user may have put another function in the place of one.
+    programs = {f: program for f, program in found.items() if is_pytorchs(f.__code__)}
 
     def calling(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.checked_programs import broadcast_shapes
+from tj_torch.capture.dynamo.patches import is_pytorchs
 from tj_torch.capture.dynamo.result_caches import from_cache
 from tj_torch.torch_private.replacement import has, replace
 
@@ -35,8 +36,9 @@ def capture_distributions(stack: ExitStack) -> None:
         (_dispatch_kl, _variable(UserFunctionVariable, _formula)),
         (torch.broadcast_shapes, _variable(UserFunctionVariable, _shape)),
     ):
-        stack.callback(_put_back, rules, function, rules.get(function))
-        rules[function] = how
+        if is_pytorchs(function.__code__):  # else a user has put it in the place of PyTorch's
+            stack.callback(_put_back, rules, function, rules.get(function))
+            rules[function] = how
     classes = user_defined.UserDefinedClassVariable
     if has(classes, "resolve_cls_descriptor"):
         replace(stack, classes, "resolve_cls_descriptor", _sourced)
