@@ -10,6 +10,8 @@ import tj_core as tj
 import torch
 from torch import Tensor, nn
 
+pytestmark = pytest.mark.sampled(2)
+
 LAYER: dict[str, Any] = {"dim_feedforward": 8, "dropout": 0.0, "batch_first": True}
 X, Y = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch import distributions as D
 from torch.distributions import kl
 
+pytestmark = pytest.mark.sampled(2)
+
 Program = Callable[[Tensor], Tensor]
 
 
