@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tj_torch.capture.checked_programs import broadcast_shapes
-from tj_torch.capture.dynamo.patches import is_pytorchs
+from tj_torch.capture.dynamo.patches import is_pytorchs, put_item
 from tj_torch.capture.dynamo.result_caches import from_cache
 from tj_torch.torch_private.replacement import has, replace
 
@@ -37,8 +37,7 @@ def capture_distributions(stack: ExitStack) -> None:
         (torch.broadcast_shapes, _variable(UserFunctionVariable, _shape)),
     ):
         if is_pytorchs(function.__code__):  # else a user has put it in the place of PyTorch's
-            stack.callback(_put_back, rules, function, rules.get(function))
-            rules[function] = how
+            put_item(stack, rules, function, how)
     classes = user_defined.UserDefinedClassVariable
     if has(classes, "resolve_cls_descriptor"):
         replace(stack, classes, "resolve_cls_descriptor", _sourced)
@@ -61,13 +60,6 @@ def _shape(broadcasting: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     from tj_torch.torch_private.dynamo import UserFunctionVariable
 
     return UserFunctionVariable(broadcast_shapes).call_function(tx, args, kwargs)
-
-
-def _put_back(rules: dict[Any, Any], function: Any, known: Any) -> None:
-    if known is None:
-        del rules[function]
-    else:
-        rules[function] = known
 
 
 def _sourced(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_torch.capture.dynamo.patches import replace_handler
+from tj_torch.capture.dynamo.patches import put_item, replace_handler
 from tj_torch.torch_private.replacement import has, replace
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def correct(stack: ExitStack) -> None:
 
     replace_handler(stack, torch.compiler.is_compiling, _answering)
     handlers = TorchInGraphFunctionVariable._get_handlers()
-    known = handlers.get(_group_tensors_by_device_and_dtype)
-    handlers[_group_tensors_by_device_and_dtype] = _grouped
-    stack.callback(_put_back, handlers, _group_tensors_by_device_and_dtype, known)
+    put_item(stack, handlers, _group_tensors_by_device_and_dtype, _grouped)
     # Dynamo takes the path for CUDA graphs, and moves counts of steps to the parameters' device.
     replace(stack, OptimizerVariable, "_set_capturable", lambda _: _do_nothing)
     replace(stack, OptimizerVariable, "move_step_if_cpu", lambda _: _do_nothing)
@@ -93,13 +91,6 @@ def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, tx, *args, **kwargs)
 
     return handle
-
-
-def _put_back(handlers: dict[Any, Any], function: Any, known: Any) -> None:
-    if known is None:
-        del handlers[function]
-    else:
-        handlers[function] = known
 
 
 def _grouped(self: Any, tx: Any, lists: Any, with_indices: Any = None) -> Any:

@@ -32,6 +32,7 @@ __all__ = [
     "leave",
     "leave_frames",
     "leave_program",
+    "put_item",
     "replace_getattr",
     "replace_handler",
     "replace_instruction",
@@ -50,9 +51,16 @@ def replace_handler(
     from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
-    original = handlers[function]
-    stack.callback(handlers.__setitem__, function, original)
-    handlers[function] = make(original)
+    put_item(stack, handlers, function, make(handlers[function]))
+
+
+def put_item(stack: ExitStack, table: dict[Any, Any], key: Any, value: Any) -> None:
+    """Set the item of ``key`` in ``table``, one of Dynamo's, until ``stack`` is left."""
+    if key in table:
+        stack.callback(table.__setitem__, key, table[key])
+    else:
+        stack.callback(table.pop, key)
+    table[key] = value
 
 
 def replace_instruction(

@@ -1,4 +1,4 @@
-"""The data type to which the kernel of an elementwise operator casts its operands."""
+"""The data type to which the kernel of an elementwise operator casts, and layouts of the cast."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["common_dtype"]
+from tj_torch.ops.fakes.layouts import Layout, layout_of, like
+
+__all__ = ["cast_layouts"]
 
 
-def common_dtype(operands: Sequence[Any], result: torch.Tensor) -> torch.dtype:
+def _common_dtype(operands: Sequence[Any], result: torch.Tensor) -> torch.dtype:
     """The data type in which the kernel computes, of the tensors' dimensions first."""
     ranks: list[list[torch.dtype]] = [[], [], []]
     for a in operands:
@@ -26,6 +28,19 @@ def common_dtype(operands: Sequence[Any], result: torch.Tensor) -> torch.dtype:
     if result.is_floating_point() and _category(found) < 2:
         return result.dtype
     return found
+
+
+def cast_layouts(given: list[Any], cast: Sequence[Any], result: torch.Tensor) -> list[Layout]:
+    """The layouts of operands, of which the kernel casts those of ``cast`` to one data type."""
+    dtype = _common_dtype(cast, result)
+
+    def is_cast(operand: Any) -> bool:
+        known = isinstance(operand, torch.Tensor) and operand.dtype != dtype
+        return known and any(operand is other for other in cast)
+
+    layouts = [(layout_of(a), is_cast(a)) for a in given]
+    # What is cast has no gaps.
+    return [Layout(layout.shape, like(layout)) if new else layout for layout, new in layouts]
 
 
 def _of_number(number: Any) -> torch.dtype:

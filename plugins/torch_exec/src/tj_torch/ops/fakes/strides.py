@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tj_torch.ops.fakes.common_dtypes import common_dtype
+from tj_torch.ops.fakes.common_dtypes import cast_layouts
 from tj_torch.ops.fakes.indexed_strides import of_index
 from tj_torch.ops.fakes.layouts import (
     Layout,
@@ -140,20 +140,7 @@ def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs:
     tensors = [a for a in args[:2] if isinstance(a, torch.Tensor)]
     if not all(map(is_decidable, [*tensors, result])):
         return tuple(result.stride())
-    return of_operands(_cast_layouts(list(args[:2]), args[:2], result), result.shape)
-
-
-def _cast_layouts(given: list[Any], cast: Sequence[Any], result: torch.Tensor) -> list[Layout]:
-    """The layouts of operands, of which the kernel casts those of ``cast`` to one data type."""
-    dtype = common_dtype(cast, result)
-
-    def is_cast(operand: Any) -> bool:
-        known = isinstance(operand, torch.Tensor) and operand.dtype != dtype
-        return known and any(operand is other for other in cast)
-
-    layouts = [(layout_of(a), is_cast(a)) for a in given]
-    # What is cast has no gaps.
-    return [Layout(layout.shape, like(layout)) if new else layout for layout, new in layouts]
+    return of_operands(cast_layouts(list(args[:2]), args[:2], result), result.shape)
 
 
 def _of_ldexp(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
@@ -303,7 +290,7 @@ def _of_pointwise(
     if func is aten.threshold_backward.default:
         given.reverse()  # as its kernel has them
     cast = given[1:] if func is aten.where.self else given
-    return of_operands(_cast_layouts(given, cast, result), result.shape)
+    return of_operands(cast_layouts(given, cast, result), result.shape)
 
 
 def _are_cast_otherwise(func: Any, args: tuple[Any, ...]) -> bool:
