@@ -109,6 +109,24 @@ def test_members_of_constants_are_captured() -> None:
     captured_whole(f"{HEAD}{text}{TEXT}E.A.value, E.A.name, E.A == E.A", "f(x)")
 
 
+def test_items_of_a_tuple_that_the_program_makes_are_its_classes() -> None:
+    """Irreps of e3nn are such tuples. Of a tuple from outside, guards would call the method."""
+    text = """
+k = [2]
+class T(tuple):
+    def __getitem__(self, index):
+        found = super().__getitem__(index)
+        k.append(index)
+        return T(found) if isinstance(index, slice) else found * k[0]
+def f(x):
+    made = T((x, x + 1, 2))
+    return x * made[2] + made[1:][0] + made[-3], len(made[:2])
+"""
+    captured_whole(f"{HEAD}{text}", "f(x)")
+    equal_to_eager(f"{HEAD}{text}t = T((1, 2))\ndef g(x): return f(x), x * t[1]", "f(x)", "g(x)",
+                   "k.__setitem__(0, 3)", "f(x)", "g(x)", "k")()  # fmt: skip
+
+
 def test_a_constant_of_a_class_is_guarded_after_a_graph_break() -> None:
     body = "    torch._dynamo.graph_break()\n    return x * A.n"
     text = f"{HEAD}class A: n = 1\ndef f(x):\n{body}"

@@ -66,6 +66,7 @@ RIGHT_ALONE = {
 COMPARED = (
     "undecided numbers",
     "asserted sizes",
+    "constant tensors",
     "refused data",
     "checked functions",
     "distributions",

@@ -171,7 +171,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ValueMutationNew": ("know a container that the program makes", "errors of data",
                              "iterators that leave"),
         "VariableTracker": ("have the text of any value", "exceptions", "own methods",
-                            "growing lists", "orders of sets"),
+                            "growing lists", "orders of sets", "constant tensors"),
     },
     "torch._dynamo.variables.builder": {
         "VariableBuilder": (

@@ -6,6 +6,7 @@ from tj_torch.capture.dynamo import outer_probes
 from tj_torch.capture.dynamo.asserted_sizes import keep_sizes
 from tj_torch.capture.dynamo.checked_functions import capture_checked
 from tj_torch.capture.dynamo.class_features import unnoticed
+from tj_torch.capture.dynamo.constant_tensors import read_constants
 from tj_torch.capture.dynamo.distributions import capture_distributions
 from tj_torch.capture.dynamo.inner_gradients import capture_gradients
 from tj_torch.capture.dynamo.refused_data import check_refused
@@ -21,6 +22,14 @@ NUMBERS_OF_DATA: tuple[Correction, ...] = (
         "programs that decide on sizes of data run as they are",
         apply=leave_undecided,
         probe=outer_probes.undecided,
+        needs=Needs(),
+    ),
+    Correction(
+        "constant tensors",
+        "numbers of a tensor that the program makes from constants are constants",
+        "programs that take dimensions from torch.arange break the graph",
+        apply=unnoticed(read_constants),
+        probe=outer_probes.constant_tensors,
         needs=Needs(),
     ),
     Correction(

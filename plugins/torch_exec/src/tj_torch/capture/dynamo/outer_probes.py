@@ -12,6 +12,7 @@ from tj_torch.capture.eager_probe import (
 __all__ = [
     "asserted",
     "causal",
+    "constant_tensors",
     "constructors",
     "delayed",
     "distributions",
@@ -37,6 +38,19 @@ def asserted() -> None:
     text = "x = torch.ones(4)\ndef f(m): return x[m].view(3) * 2"
     captured_whole(text, "f(torch.arange(4) > 0)")
     equal_to_eager(text, "f(torch.arange(4) > 0)", "f(torch.arange(4) > 1)")()
+
+
+def constant_tensors() -> None:
+    """See that dimensions of `torch.arange` are known, and numbers of a tensor that is written."""
+    text = """
+x = torch.ones(2, 3, 4)
+def f(x):
+    some = torch.tensor([5, 7])
+    some[0] = x.numel()
+    return x.sum(torch.arange(1, x.dim()).tolist()) * some.tolist()[0]
+"""
+    captured_whole(text, "f(x)")
+    equal_to_eager(text, "f(x)")()
 
 
 def causal() -> None:

@@ -93,6 +93,8 @@ def _builtin(original: Callable[..., Any]) -> Callable[..., Any]:
         names = _METHODS.get(self.fn, ()) if _is_hashable(self.fn) else ()
         if not names:
             return original(self, tx, args, kwargs)
+        if self.fn is operator.getitem and _is_made_tuple(args[0]):
+            return args[0].call_method(tx, "__getitem__", list(args[1:]), {})
         _look(args, names, deep=self.fn in _DEEP)
         _look(kwargs.values(), names, deep=True)
         if self.fn is str and len(args) == 1 and _is_repr(args[0]):
@@ -350,6 +352,20 @@ def _has_items(variable: Any) -> bool:
 
     of_class = isinstance(variable, user_defined.UserDefinedClassVariable)
     return of_class and is_own(variable.value, "__class_getitem__")
+
+
+def _is_made_tuple(variable: Any) -> bool:
+    """Test for a tuple that the program makes, of a class that says what its items are.
+
+    The guards of another tuple would call the method themselves.
+    """
+    from tj_torch.torch_private.dynamo import user_defined
+
+    variable = variable.realize()
+    if not isinstance(variable, user_defined.UserDefinedObjectVariable) or variable.source:
+        return False
+    kind: Any = type(variable.value)
+    return issubclass(kind, tuple) and is_own(kind, "__getitem__")
 
 
 def _name(value: Any) -> str:
