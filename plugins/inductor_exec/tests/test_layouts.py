@@ -174,6 +174,48 @@ def test_what_the_user_sees_has_eager_strides(fusing: Any) -> None:
     hold(fusing, Net(lambda y, z: (y, z[:, 2:], y.flatten(1), z.transpose(1, 3))))
 
 
+def _gradients(x: torch.Tensor, weight: torch.Tensor, tangent: torch.Tensor) -> Any:
+    joined = torch.cat([x, x * 2], 1)
+    found = torch.ops.aten.convolution_backward(
+        tangent, joined, weight, [8], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True]
+    )
+    return (joined, *found)
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor) -> Any:
+    doubled = x * 2
+    return doubled, doubled @ weight
+
+
+ARGUMENTS = {
+    _gradients: (
+        torch.randn(4, 12, 12, 8).permute(0, 3, 1, 2),
+        torch.randn(8, 16, 1, 1),
+        torch.randn(4, 8, 12, 12),
+    ),
+    _product: (torch.randn(3, 4).t(), torch.randn(3, 5)),
+}
+
+
+@pytest.mark.parametrize("program", ARGUMENTS)
+def test_what_kernels_read_has_the_strides_that_are_asked_for(program: Callable[..., Any]) -> None:
+    """Inductor lays out arguments of such kernels last, also those that are results."""
+    from tj_inductor.adapter import compiling
+
+    given = ARGUMENTS[program]
+    mode = torch._subclasses.FakeTensorMode()
+    with mode:
+        fakes = [torch.empty_strided(t.shape, t.stride()) for t in given]
+    graph = compiling.traced(program, fakes, mode)
+    expected = program(*given)
+    asked = expected[0].contiguous().stride()
+    made = compiling.compiled(graph, fakes, mode, {0: asked}, backward=True)
+    found = made.function(list(given))
+    assert found[0].stride() == asked == made.strides[0]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.slow
 def test_inputs_in_channels_last_keep_what_they_lead_to(fusing: Any) -> None:
     hold(fusing, Net(), IMAGES.to(memory_format=torch.channels_last))

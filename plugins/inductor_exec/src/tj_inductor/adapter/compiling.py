@@ -180,8 +180,8 @@ def _restride(
 ) -> list[Any]:
     """The outputs of ``graph``; what a user sees of convolutions is viewed with its strides.
 
-    Other kernels of PyTorch get arguments with the strides of the graph, on which those of their
-    results depend, as of a sort.
+    So is what kernels read for which Inductor lays out arguments. Other kernels of PyTorch get
+    arguments with the strides of the graph, on which those of their results depend, as of a sort.
     """
     from tj_inductor.adapter.names import OpOverload
 
@@ -191,7 +191,9 @@ def _restride(
         node = found[i]
         made_by = node.args[0] if getattr(node, "target", None) is operator.getitem else node
         called = getattr(made_by, "target", None)
-        if is_of_images(called):
+        if _may_have_others(node, strides):
+            views[node] = _laid_out(graph, node, output, tuple(strides or ()))
+        elif is_of_images(called):
             views[node] = _viewed(graph, node, output, strides)
         elif isinstance(called, OpOverload) and called not in LOOPS and not is_in_loops(called):
             for arg in made_by.all_input_nodes:
@@ -215,10 +217,42 @@ def _viewed(
     fixed = all(isinstance(n, int) for n in (*shape, *strides))
     if 1 not in shape or not fixed or is_lost(STRIDES):
         return node
+    return _laid_out(graph, node, reader, strides)
+
+
+def _laid_out(
+    graph: torch.fx.GraphModule,
+    node: torch.fx.Node,
+    reader: torch.fx.Node,
+    strides: tuple[int, ...],
+) -> torch.fx.Node:
+    """``node`` with ``strides``, for ``reader``."""
     with graph.graph.inserting_before(reader):
-        view = graph.graph.call_function(laid_out_call(), (node, strides))
-    view.meta["val"] = value.as_strided(shape, strides)
-    return view
+        found = graph.graph.call_function(laid_out_call(), (node, strides))
+    value = node.meta["val"]
+    found.meta["val"] = value.new_empty_strided(value.shape, strides)
+    return found
+
+
+LAID_OUT = (
+    torch.ops.aten.convolution_backward.default,
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.mm.default,
+    torch.ops.aten._int_mm.default,
+)
+"""Operators for whose arguments Inductor fixes a layout, also if the argument is an output."""
+
+
+def _may_have_others(node: Any, strides: Sequence[int] | None) -> bool:
+    """Test for an output with requested ``strides`` that Inductor lays out for a kernel.
+
+    It does what the kernel needs last (``need_fixed_layout`` in ``graph.py``, 2.13 to 2.15), by the
+    strides that follow from those of the inputs.
+    """
+    if strides is None or is_lost(STRIDES) or not isinstance(node, torch.fx.Node):
+        return False
+    fixed = all(isinstance(n, int) for n in (*node.meta["val"].shape, *strides))
+    return fixed and any(user.target in LAID_OUT for user in node.users)
 
 
 EMPTY = ("constants", "torchbind_constants", "frozen_param_names", "partition_maps")
