@@ -151,6 +151,17 @@ def other_random_numbers(jit: Jit) -> Any:
     return found, random.random(), np.random.rand()
 
 
+@works
+def numpy_numbers(jit: Jit) -> Any:
+    """Numbers that NumPy computes from constants and sizes."""
+
+    def f(x: torch.Tensor) -> Any:
+        size = np.prod(x.shape[1:])
+        return x.reshape(-1, size) / np.sqrt(size) - np.log(2 * np.pi), type(size)
+
+    return twice(jit(f), example())
+
+
 @falls_back("NumPy's results differ from PyTorch's, in the last bit or in kind", "NumPy's sin")
 def numpy_computes(jit: Jit) -> Any:
     """NumPy that computes, on tensors' data and on arrays."""

@@ -199,3 +199,27 @@ def test_segments_of_chosen_nodes_are_two_programs() -> None:
     ]
     stats, own = called(segments, calls)
     assert (stats.entries, own) == (2, [])
+
+
+REFUSED = {
+    "a difference of bools": ("x - 1.5", "torch.ones(3).bool()"),
+    "a remainder of complex numbers": ("x % 2", "torch.ones(3) * 1j"),
+    "an order of complex numbers": ("x < 2", "torch.ones(3) * 1j"),
+    "a write": ("x.clone().sub_(True)", "torch.ones(3).bool()"),
+    "a reduction": ("x.amax()", "torch.ones(3) * 1j"),
+}
+"""Calls that PyTorch's kernels refuse for their data type; fake kernels take most of them."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_handlers_see_what_kernels_refuse(name: str) -> None:
+    call, refused = REFUSED[name]
+    text = f"""
+def g(x): return {call}
+def f(x):
+    try:
+        return g(x)
+    except (RuntimeError, NotImplementedError):
+        return x, "refused"
+"""
+    equal_to_eager(text, f"f({refused})", "f(torch.ones(3))", f"f({refused})")()

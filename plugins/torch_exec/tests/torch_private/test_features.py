@@ -70,6 +70,7 @@ COMPARED = (
     "refused data",
     "checked functions",
     "distributions",
+    "numbers of NumPy",
     "gradients in programs",
 )
 """Features whose probes compare results first, and then see that the program is captured whole."""

@@ -25,7 +25,7 @@ from tj_torch.capture.acquire import Acquired, acquire
 from tj_torch.capture.autocast_notes import check_of
 from tj_torch.capture.comparison import check_part
 from tj_torch.capture.dynamo import adapter as dynamo
-from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
+from tj_torch.capture.dynamo.arrays import check_arrays
 from tj_torch.capture.dynamo.changes import changes_objects
 from tj_torch.capture.dynamo.fragments import compiling_frame
 from tj_torch.capture.dynamo.hook import hooked
@@ -108,7 +108,6 @@ class GraphCompiler:
         """
         session = self.jitted.session
         with self.own("acquire"):
-            settle_numbers(graph)
             check_arrays(graph, sources)
             check_nested(graph)
         with self.own("acquire"), self.counting():

@@ -63,7 +63,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "types": ("answer PyTorch's hook",),
         "utils": ("see the calls that a graph gets", "errors of data", "sizes that are mapped",
                   "casts of other threads", "undecided numbers", "numbers of globals",
-                  "writes before handlers", "numbers in containers"),
+                  "writes before handlers", "numbers in containers", "numbers of NumPy"),
     },
     "torch._dynamo.decorators": {"mark_dynamic": ("mark sizes of exported programs",)},
     "torch._dynamo.eval_frame": {
@@ -174,6 +174,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                             "growing lists", "orders of sets", "constant tensors"),
     },
     "torch._dynamo.variables.builder": {
+        "SourcelessBuilder": ("have computed values as variables", "numbers of NumPy"),
         "VariableBuilder": (
             "replace how values of a program are wrapped",
             "bounds of deques",
@@ -251,6 +252,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ExceptionVariable": ("replace the texts of exceptions", "exceptions",
                               "delayed texts"),
         "GetAttrVariable": ("know a method that is called by hand", "contexts entered by hand"),
+        "NumpyVariable": ("know a function of NumPy", "numbers of NumPy"),
         "NewGlobalVariable": ("know a global that is written", "writes before handlers"),
         "RandomVariable": ("know a random.Random", "random numbers of Python"),
         "StringFormatVariable": ("know a text that is formatted later", "delayed texts"),
@@ -281,6 +283,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
                                          "errors of data", "steps of optimizers",
                                          "own methods", "operators of symbols",
                                          "methods as values", "gradients in programs",
+                                         "numbers of NumPy",
                                          "strided results", "fast paths of attention"),
         "tracing_state_functions": ("say that nothing is traced", "fast paths of attention"),
     },

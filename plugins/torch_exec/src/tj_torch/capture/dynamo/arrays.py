@@ -8,53 +8,15 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from tj_core.extend import CaptureError
 
 from tj_torch.capture.dynamo import adapter as dynamo
+from tj_torch.capture.dynamo.numpy_numbers import MOVES
 from tj_torch.capture.sources import node_source
 
-__all__ = ["check_arrays", "settle_numbers"]
-
-_MOVES = frozenset(
-    [
-        "T",
-        "array",
-        "asarray",
-        "astype",
-        "broadcast_to",
-        "concatenate",
-        "copy",
-        "expand_dims",
-        "flatten",
-        "flip",
-        "full",
-        "full_like",
-        "getitem",
-        "hstack",
-        "moveaxis",
-        "ones",
-        "ones_like",
-        "ravel",
-        "repeat",
-        "reshape",
-        "roll",
-        "squeeze",
-        "stack",
-        "swapaxes",
-        "tile",
-        "transpose",
-        "vstack",
-        "zeros",
-        "zeros_like",
-    ]
-)
-"""Functions, methods, operators and attributes that only move data."""
-
-_EXACT_OF_NUMBERS = frozenset({"sqrt", "float32", "float64", "int32", "int64"})
-"""Functions of numbers whose results are exact or correctly rounded."""
+__all__ = ["check_arrays"]
 
 
 def check_arrays(graph: torch.fx.GraphModule, sources: Mapping[int, str]) -> None:
@@ -90,48 +52,12 @@ _SCALAR = "a scalar of NumPy is a number to PyTorch, and a tensor in a captured 
 
 def _kept(node: torch.fx.Node, name: str) -> bool:
     """Test for a call that only moves data of an array."""
-    return _is_array(node) and name in _MOVES
+    return _is_array(node) and name in MOVES
 
 
 def _is_array(node: torch.fx.Node) -> bool:
     value = node.meta.get("example_value")
     return isinstance(value, torch.Tensor) and value.dim() > 0
-
-
-def settle_numbers(graph: torch.fx.GraphModule) -> None:
-    """Replace NumPy scalars that ``graph`` computes from numbers by numbers.
-
-    PyTorch's functions take such a scalar as a number; Dynamo makes it a tensor.
-    """
-    made = [node for node in graph.graph.nodes if _is_number(node)]
-    if not made:
-        return
-    import numpy as np  # optional for PyTorch, so imported only here
-
-    for node in made:
-        number = getattr(np, str(dynamo.numpy_name(node)))(*node.args).item()
-        for user in tuple(node.users):
-            _put(number, node, user)
-        graph.graph.erase_node(node)
-    graph.recompile()
-
-
-def _put(number: float, node: torch.fx.Node, user: torch.fx.Node) -> None:
-    """Replace ``node`` by ``number`` in the arguments of ``user``."""
-
-    def put(other: torch.fx.Node) -> Any:
-        return number if other is node else other
-
-    user.args, user.kwargs = torch.fx.map_arg((user.args, user.kwargs), put)
-
-
-def _is_number(node: torch.fx.Node) -> bool:
-    numbers = all(isinstance(a, int | float) for a in node.args) and not node.kwargs
-    return dynamo.numpy_name(node) in _EXACT_OF_NUMBERS and numbers and _only_a_number(node)
-
-
-def _only_a_number(node: torch.fx.Node) -> bool:
-    return all(_takes_a_number(user) and user.args[:1] != (node,) for user in node.users)
 
 
 def _takes_a_number(user: torch.fx.Node) -> bool:

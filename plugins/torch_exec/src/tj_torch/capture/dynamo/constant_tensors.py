@@ -29,7 +29,7 @@ _FUNCTIONS: frozenset[Any] = frozenset({
     *(operator.mod, operator.neg),
     *(torch.sum, torch.prod, torch.cumsum, torch.cumprod, torch.add, torch.sub, torch.mul),
 })  # fmt: skip
-"""Functions whose results are of the arguments alone, and share no memory with them."""
+"""Functions without side effects, whose results share no memory with arguments."""
 
 _METHODS = frozenset({"sum", "prod", "cumsum", "cumprod", "add", "sub", "mul", "item"})
 

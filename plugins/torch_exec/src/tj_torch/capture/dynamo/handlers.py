@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tj_torch.capture.dynamo.kernel_trials import is_refused
 from tj_torch.capture.dynamo.patches import is_pytorchs, leave_frames, stop
 from tj_torch.capture.dynamo.quiet import may_raise_on_data, writes_elements_twice
 from tj_torch.capture.handled_calls import note_handled
@@ -295,7 +296,10 @@ class _Watching(TorchDispatchMode):
             if func.namespace != "aten":
                 _leave(str(func))
             self.raising = str(func)
-        return func(*args, **kwargs)
+        found = func(*args, **kwargs)
+        if is_refused(func, args, kwargs):
+            _leave(str(func))
+        return found
 
 
 _RAISES = " may raise when it runs, and the program handles that"

@@ -19,6 +19,7 @@ __all__ = [
     "gradients",
     "hooks",
     "imported",
+    "numpy_numbers",
     "orders",
     "refused",
     "refused_data",
@@ -51,6 +52,21 @@ def f(x):
 """
     captured_whole(text, "f(x)")
     equal_to_eager(text, "f(x)")()
+
+
+def numpy_numbers() -> None:
+    """See that numbers of NumPy are constants, and that it computes with arrays itself."""
+    text = """
+import numpy as np
+x = torch.ones(2, 3)
+def f(x):
+    n = np.prod(x.shape)
+    y = x.view(int(n)) * np.log(2 * np.pi) - np.float64(n) / 3
+    return y, n, np.array([1.0, 2.0]).sum()
+"""
+    equal_to_eager(text, "f(x)")()
+    text = text.replace(", np.array([1.0, 2.0]).sum()", "")
+    captured_whole(text, "f(x)")
 
 
 def causal() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tj_torch.capture.dynamo import (
     global_numbers,
     growing_lists,
+    numpy_numbers,
     numpy_types,
     outer_probes,
     pending_writes,
@@ -23,6 +24,14 @@ VALUES: tuple[Correction, ...] = (
         unnoticed(numpy_types.correct),
         Needs(names=numpy_types.NAMES),
         outer_probes.numpy_types,
+    ),
+    Correction(
+        "numbers of NumPy",
+        "NumPy computes numbers from constants while the program is captured",
+        "programs that call functions of NumPy run as they are",
+        apply=unnoticed(numpy_numbers.compute_numbers),
+        probe=outer_probes.numpy_numbers,
+        needs=Needs(),
     ),
     Correction(
         "numbers of globals",
