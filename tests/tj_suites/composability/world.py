@@ -157,7 +157,7 @@ def numpy_numbers(jit: Jit) -> Any:
 
     def f(x: torch.Tensor) -> Any:
         size = np.prod(x.shape[1:])
-        return x.reshape(-1, size) / np.sqrt(size) - np.log(2 * np.pi), type(size)
+        return x.reshape(-1, int(size)) / np.sqrt(size) - np.log(2 * np.pi), type(size)
 
     return twice(jit(f), example())
 
