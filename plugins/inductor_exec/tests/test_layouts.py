@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -200,20 +200,38 @@ ARGUMENTS = {
 @pytest.mark.parametrize("program", ARGUMENTS)
 def test_what_kernels_read_has_the_strides_that_are_asked_for(program: Callable[..., Any]) -> None:
     """Inductor lays out arguments of such kernels last, also those that are results."""
-    from tj_inductor.adapter import compiling
-
     given = ARGUMENTS[program]
-    mode = torch._subclasses.FakeTensorMode()
-    with mode:
-        fakes = [torch.empty_strided(t.shape, t.stride()) for t in given]
-    graph = compiling.traced(program, fakes, mode)
     expected = program(*given)
     asked = expected[0].contiguous().stride()
-    made = compiling.compiled(graph, fakes, mode, {0: asked}, backward=True)
+    made = compiled(program, given, {0: asked})
     found = made.function(list(given))
     assert found[0].stride() == asked == made.strides[0]
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def compiled(program: Callable[..., Any], given: Sequence[torch.Tensor], visible: Any) -> Any:
+    """``program``, compiled by Inductor for ``given``."""
+    from tj_inductor.adapter import compiling
+
+    mode = torch._subclasses.FakeTensorMode()
+    with mode:
+        fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in given]
+    graph = compiling.traced(program, fakes, mode)
+    return compiling.compiled(graph, fakes, mode, visible, backward=True)
+
+
+def test_no_new_value_is_written_into_memory_that_is_needed() -> None:
+    """An argument of ``index_put`` is laid out here, as it has dimensions of size one."""
+
+    def f(x: torch.Tensor, row: torch.Tensor, at: torch.Tensor, value: torch.Tensor) -> Any:
+        whole = torch.ops.aten.as_strided_scatter.default(x, row, [2, 1, 3], [3, 3, 1])
+        view = torch.ops.aten.as_strided.default(whole, [1, 1, 3], [3, 3, 1], 0)
+        return whole, torch.ops.aten.index_put.default(view, [at], value)
+
+    given = torch.arange(6), torch.ones(2, 1, 3).long(), torch.tensor([0]), torch.tensor(5)
+    found = compiled(f, given, {0: None, 1: None}).function(list(given))
+    torch.testing.assert_close(found, list(f(*given)), rtol=0, atol=0)
 
 
 @pytest.mark.slow

@@ -87,6 +87,18 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
             "gradients of 0",
             ("651",),
         ),
+        Listed(
+            "the sum of values less their mean is rounding alone, about 1e-6, and so are the "
+            "gradients of that loss",
+            "gradients of",
+            ("234", "309", "544", "698"),
+        ),
+        Listed(
+            "gradients of the size of 30 to 1000, of which some are differences of large ones: they "
+            "differ by at most 6e-7 of the largest",
+            "gradients of 0",
+            ("432", "555", "853"),
+        ),
     ),
 }
 """Listed differences by family."""

@@ -357,5 +357,23 @@ FOUND: Mapping[str, TextProgram] = {
         ("a.uniform_()", "a.t_()"),
         "[]",
     ),
+    "a new value was written into the memory of another one, which was returned": TextProgram(
+        (
+            "p = torch.arange(1, 7).reshape(2, 1, 3)",
+            "a = p.detach()",
+            "b = p[:1]",
+        ),
+        ("a", "b"),
+        ("p",),
+        ("a.add_(1)", "b[torch.tensor([0])] = 3"),
+        "[a, b]",
+    ),
+    "new value of a tensor with gaps had other strides than was declared": TextProgram(
+        ("p = torch.arange(1., 10).reshape(3, 3)", "a = p[:1]", "b = p[1:]"),
+        ("a", "b"),
+        ("p",),
+        ("t = a[..., ::2]", "b.neg_()", "t.bernoulli_(0.5)"),
+        "[]",
+    ),
 }
 """Programs by the fault that was found."""

@@ -27,7 +27,7 @@ from tj_inductor.adapter.propagation import exact_propagation
 from tj_inductor.adapter.repairs import by_twos, copy_joined
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
-from tj_inductor.adapter.writes import read_before, write
+from tj_inductor.adapter.writes import known_memory, read_before, write
 from tj_inductor.constants import round_constants
 from tj_inductor.formulas import formulas
 from tj_inductor.loops import is_in_loops
@@ -131,6 +131,7 @@ def compiled(
         settings(forced),
         _converting(),
         exact_propagation(),
+        known_memory(),
         layouts_of_images(),
         lower_priority(),
         tracing_alone(),
@@ -191,8 +192,10 @@ def _restride(
         node = found[i]
         made_by = node.args[0] if getattr(node, "target", None) is operator.getitem else node
         called = getattr(made_by, "target", None)
-        if _may_have_others(node, strides):
-            views[node] = _laid_out(graph, node, output, tuple(strides or ()))
+        if strides is not None and _may_have_others(node, strides):
+            value = node.meta["val"]
+            like = value.new_empty_strided(value.shape, strides)
+            views[node] = _laid_out(graph, node, output, like)
         elif is_of_images(called):
             views[node] = _viewed(graph, node, output, strides)
         elif isinstance(called, OpOverload) and called not in LOOPS and not is_in_loops(called):
@@ -217,20 +220,16 @@ def _viewed(
     fixed = all(isinstance(n, int) for n in (*shape, *strides))
     if 1 not in shape or not fixed or is_lost(STRIDES):
         return node
-    return _laid_out(graph, node, reader, strides)
+    return _laid_out(graph, node, reader, value.as_strided(shape, strides))
 
 
 def _laid_out(
-    graph: torch.fx.GraphModule,
-    node: torch.fx.Node,
-    reader: torch.fx.Node,
-    strides: tuple[int, ...],
+    graph: torch.fx.GraphModule, node: torch.fx.Node, reader: torch.fx.Node, like: torch.Tensor
 ) -> torch.fx.Node:
-    """``node`` with ``strides``, for ``reader``."""
+    """``node`` with the strides of ``like``, for ``reader``."""
     with graph.graph.inserting_before(reader):
-        found = graph.graph.call_function(laid_out_call(), (node, strides))
-    value = node.meta["val"]
-    found.meta["val"] = value.new_empty_strided(value.shape, strides)
+        found = graph.graph.call_function(laid_out_call(), (node, tuple(like.stride())))
+    found.meta["val"] = like
     return found
 
 
@@ -243,13 +242,13 @@ LAID_OUT = (
 """Operators for whose arguments Inductor fixes a layout, also if the argument is an output."""
 
 
-def _may_have_others(node: Any, strides: Sequence[int] | None) -> bool:
+def _may_have_others(node: Any, strides: Sequence[int]) -> bool:
     """Test for an output with requested ``strides`` that Inductor lays out for a kernel.
 
     It does what the kernel needs last (``need_fixed_layout`` in ``graph.py``, 2.13 to 2.15), by the
     strides that follow from those of the inputs.
     """
-    if strides is None or is_lost(STRIDES) or not isinstance(node, torch.fx.Node):
+    if is_lost(STRIDES) or not isinstance(node, torch.fx.Node):
         return False
     fixed = all(isinstance(n, int) for n in (*node.meta["val"].shape, *strides))
     return fixed and any(user.target in LAID_OUT for user in node.users)

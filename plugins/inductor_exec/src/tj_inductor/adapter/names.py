@@ -116,6 +116,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._inductor.decomposition": {
         "select_decomp_table": ("trace the operators that Inductor has kernels for", REGIONS),
     },
+    "torch._inductor.fx_passes": {"reinplace": ("know the memory of a value", STRIDES)},
+    "torch._inductor.fx_passes.reinplace": {
+        "get_node_storage": ("know the memory of a value", STRIDES),
+    },
     "torch._inductor.fx_passes.post_grad": {
         "noop_registry": ("know which copies Inductor removes", COPIES),
     },

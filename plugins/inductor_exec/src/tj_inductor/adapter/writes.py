@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from tj_core.extend import strides_overlap
 
-from tj_inductor.adapter.calls import extern_call, new_value_call
+from tj_inductor.adapter.calls import extern_call, laid_out_call, new_value_call
 from tj_inductor.adapter.copies import copied, value_of
 from tj_inductor.adapter.features import need
-from tj_inductor.adapter.names import READS
+from tj_inductor.adapter.names import READS, STRIDES
+from tj_inductor.adapter.replacing import Replacement
 from tj_inductor.formulas import existing
 
-__all__ = ["WRITES", "cloned", "read_before", "write"]
+__all__ = ["WRITES", "cloned", "known_memory", "read_before", "write"]
 
 
 def write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[int, int]) -> None:
@@ -205,3 +206,22 @@ def _depends(node: torch.fx.Node, value: torch.fx.Node) -> bool:
         waiting += [x for x in last.all_input_nodes if x not in seen]
         seen.update(last.all_input_nodes)
     return False
+
+
+def _of_argument(own: Callable[..., Any]) -> Callable[..., Any]:
+    """``get_node_storage``, which knows that a value may be laid out where its argument is.
+
+    Inductor propagates metadata again while it looks for writes in place, up to 2.13 not for such a
+    value, whose memory is another one's then.
+    """
+
+    def get_node_storage(node: torch.fx.Node) -> Any:
+        while node.target is laid_out_call():
+            node = node.args[0]  # type: ignore[assignment]
+        return own(node)
+
+    return get_node_storage
+
+
+known_memory = Replacement(STRIDES, "reinplace", "get_node_storage", _of_argument).block
+"""A block in which Inductor writes to no value that is laid out and needed in its own place."""

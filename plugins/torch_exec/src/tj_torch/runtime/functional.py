@@ -18,6 +18,7 @@ from tj_core.extend import leaves, map_tree
 
 from tj_torch.runtime.counters import bump_version, bump_versions, set_version
 from tj_torch.runtime.subclasses import copied_wrapper, dense_tensors, is_wrapper
+from tj_torch.torch_private.ops import only_data_mutated
 
 __all__ = [
     "Functional",
@@ -59,6 +60,22 @@ class Functional:
         args, kwargs = map_tree(lambda t: copies.get(id(t), t), (args, kwargs), torch.Tensor)
         result = self.fn(*args, **kwargs)
         return (*copies.values(), result)
+
+    def on_fakes(self, *args: Any, mutated: Collection[int] = (), **kwargs: Any) -> tuple[Any, ...]:
+        """Call on fakes that are functionalized: new values have the strides of what was written.
+
+        A write keeps the strides of a tensor with gaps; the new values that PyTorch computes for
+        one, as by `bernoulli_`, have others.
+        """
+        found = self(*args, mutated=mutated, **kwargs)
+        given = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        pairs = zip(found, (given[i] for i in mutated), strict=False)
+        kept = {
+            id(value): with_strides(value, before)
+            for value, before in pairs
+            if value.shape == before.shape and only_data_mutated(value)
+        }
+        return tuple(map_tree(lambda t: kept.get(id(t), t), found, torch.Tensor))
 
 
 @dataclass(frozen=True, slots=True)

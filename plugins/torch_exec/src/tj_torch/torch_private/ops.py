@@ -80,6 +80,7 @@ __all__ = [
     "memory_format",
     "metadata_mutated",
     "no_autocast",
+    "only_data_mutated",
     "paused_functionalization",
     "python_dispatcher",
     "python_functions",
@@ -297,6 +298,12 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 def data_mutated(tensor: torch.Tensor) -> bool:
     """Test for a functionalized tensor whose elements have been written."""
     return bool(_functionalize_has_data_mutation(tensor))
+
+
+def only_data_mutated(tensor: torch.Tensor) -> bool:
+    """Test for a functionalized tensor whose elements alone have been written."""
+    known = _is_functional_tensor(tensor)
+    return known and data_mutated(tensor) and not metadata_mutated(tensor)
 
 
 def metadata_mutated(tensor: torch.Tensor) -> bool:

@@ -276,7 +276,8 @@ class Run:
     def call(self) -> Any:
         """Call the function on the values made for its arguments."""
         args, kwargs = map_tree(self._actual, self.tree)
-        return self.fn(*args, **kwargs)
+        run = self.fn.on_fakes if isinstance(self.fn, Functional) else self.fn
+        return run(*args, **kwargs)
 
     def _actual(self, leaf: Any) -> Any:
         if isinstance(leaf, NumberProxy):
