@@ -94,7 +94,7 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
             ("234", "309", "544", "698"),
         ),
         Listed(
-            "gradients of the size of 30 to 1000, of which some are differences of large ones: they "
+            "gradients of the size of 30 to 1000, some of them differences of large values: they "
             "differ by at most 6e-7 of the largest",
             "gradients of 0",
             ("432", "555", "853"),
