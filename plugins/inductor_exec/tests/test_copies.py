@@ -81,6 +81,13 @@ def test_what_is_copied_keeps_its_strides(mode: Any) -> None:
     assert two.is_inference() or two._version == 0
 
 
+def test_what_is_expanded_is_copied_as_such() -> None:
+    one = torch.arange(3.0)[::2].expand(4, 2)
+    kept, copied = apart(lambda box: [one, one], [0, 1])([])
+    assert (copied.stride(), copied._version, copied.tolist()) == ((0, 2), 0, one.tolist())
+    assert kept.untyped_storage().data_ptr() != copied.untyped_storage().data_ptr()
+
+
 def multiplied(x: torch.Tensor) -> Any:
     low = x.bfloat16()
     return low @ low.t(), (low + 1) @ low.t(), (low @ low.t()).float() + 1

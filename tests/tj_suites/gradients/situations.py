@@ -61,6 +61,33 @@ def by_function(ctx: Any, g: Any) -> Any:
     return Tripled.apply(g) * ctx.saved_tensors[0]  # type: ignore[no-untyped-call]
 
 
+class OfClass(torch.autograd.Function):
+    """Multiplies by a number of its class, in class methods (as entmax does)."""
+
+    factor = 3
+
+    @classmethod
+    def scaled(cls, x: Any) -> Any:
+        return x * cls.factor
+
+    @classmethod
+    def forward(cls, ctx: Any, x: Any, k: float) -> Any:
+        ctx.k = k
+        ctx.save_for_backward(x)
+        return cls.scaled(x).sin() * k
+
+    @classmethod
+    def backward(cls, ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return cls.scaled(g) * cls.scaled(x).cos() * ctx.k, None
+
+
+class OfDerivedClass(OfClass):
+    """Multiplies by another number."""
+
+    factor = 5
+
+
 class NotMaterialized(torch.autograd.Function):
     """Says in ``setup_context`` that it takes None for a gradient that does not exist."""
 
@@ -216,6 +243,10 @@ SITUATIONS: dict[str, tuple[Program, Program, bool]] = {
     "a variable that changes": (lambda x: by_global_(x), changed, False),
     "a constant": (lambda x: by_constant_(x), second, True),
     "it applies a Function": (lambda x: by_function_(x), second, False),
+    "class methods": (
+        lambda x: OfClass.apply(x, 2.0) + OfDerivedClass.apply(x, 3.0), plain, True  # type: ignore[no-untyped-call]
+    ),
+    "second gradients of class methods": (lambda x: OfDerivedClass.apply(x, 2.0), second, True),  # type: ignore[no-untyped-call]
     "missing gradients": (lambda x: NotMaterialized.apply(x), plain, False),  # type: ignore[no-untyped-call]
     "the only output is marked": (lambda x: AllMarked.apply(x), plain, False),  # type: ignore[no-untyped-call]
     "one output is marked": (lambda x: SomeMarked.apply(x), plain, True),  # type: ignore[no-untyped-call]

@@ -134,9 +134,13 @@ def _copy(output: torch.Tensor) -> torch.Tensor:
     # `clone` keeps the strides of dense tensors only.
     if made.stride() == output.stride():
         return made
-    made = torch.empty_strided(
-        output.shape, output.stride(), dtype=output.dtype, device=output.device
-    ).copy_(output)
+    # An expanded dimension has one element in memory; PyTorch writes to no tensor with such.
+    once = [
+        1 if stride == 0 else n for n, stride in zip(output.shape, output.stride(), strict=True)
+    ]
+    part = output.as_strided(once, output.stride())
+    made = torch.empty_strided(once, part.stride(), dtype=output.dtype, device=output.device)
+    made = made.copy_(part).as_strided(output.shape, output.stride())
     if not made.is_inference():
         set_version_counter(made, 0)
     return made

@@ -12,6 +12,7 @@ import dis
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import MethodType
 from typing import Any, NoReturn
 
 import torch
@@ -94,6 +95,8 @@ def _places() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         yield AutogradFunctionApplyVariable, "call_function", _refusing
         return
     yield AutogradFunctionApplyVariable, "call_function", _capturing
+    if has(AutogradFunctionApplyVariable, "prepare_fn_vt"):
+        yield AutogradFunctionApplyVariable, "prepare_fn_vt", _preparing
     yield AutogradFunctionApplyVariable, "trace_forward_graph", _after_the_forward
     yield AutogradFunctionApplyVariable, "trace_backward_graph", _in_the_backward
     yield AutogradFunctionApplyVariable, "rewire_bwd_graph_outputs", _with_gradients
@@ -195,6 +198,20 @@ def _flat(variables: Iterable[Any]) -> list[Any]:
     for variable in variables:
         flat += variable.items if isinstance(variable, BaseListVariable) else [variable]
     return flat
+
+
+def _preparing(original: Any, self: Any, tx: Any, ctx: Any, name: str, args: Any) -> Any:
+    """Pass the class to a forward or backward that is a class method, once.
+
+    Dynamo passes the type of the method, and twice (2.13 to 2.15).
+    """
+    from tj_torch.torch_private.dynamo import VariableTracker
+
+    method = self.fwd_fn if name == "forward" else self.bwd_fn
+    if not isinstance(method, MethodType):
+        return original(tx, ctx, name, args)
+    cls = VariableTracker.build(tx, method.__self__)
+    return VariableTracker.build(tx, method.__func__), [cls, ctx, *args]
 
 
 def _marking(original: Any, self: Any, tx: Any, name: str, *rest: Any) -> Any:

@@ -118,12 +118,13 @@ def _is_known(variable: Any, name: str) -> bool:
     return name in ("is_leaf", "grad_fn", "_grad_fn") and not variable.requires_grad
 
 
-_OWN_MEMBERS = frozenset(
-    {"__init__", "__new__", "__repr__", "__slotnames__", *vars(type("_", (), {}))}
-)
+_OWN_MEMBERS = frozenset({
+    *("__init__", "__new__", "__repr__", "__slotnames__", *vars(type("_", (), {}))),
+    *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
+})  # fmt: skip
 """Members that a subclass may define without changing operations.
 
-``copy`` adds ``__slotnames__`` to a class.
+``copy`` adds ``__slotnames__`` to a class. Python has annotations under several names (to 3.14).
 """
 
 
