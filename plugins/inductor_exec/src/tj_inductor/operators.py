@@ -259,7 +259,8 @@ def _warns(call: BoundSymbol) -> str | None:
     correction = 1 if correction is None else correction
     if not isinstance(x, TensorProxy) or not isinstance(correction, int | float):
         return "its correction is known in each run only"
-    sizes = [x.shape[dim] for dim in dims] if dims else x.shape
+    # Without dimensions it takes place along 0 and -1, too: of one element.
+    sizes = [x.shape[dim] for dim in dims] if dims and x.shape else x.shape
     least = math.prod(2 if isinstance(n, SymDim) else n for n in sizes)
     return "PyTorch's kernel warns of its degrees of freedom" if least <= correction else None
 

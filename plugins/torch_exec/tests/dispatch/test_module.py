@@ -157,6 +157,18 @@ def test_deepcopy_and_pickle_drop_the_caches(net: Net) -> None:
     assert_equal(shallow(X), net(X))
 
 
+def test_deepcopy_of_what_torch_compile_made_drops_the_programs(net: Net) -> None:
+    """The object that ``torch.compile`` makes holds the programs, with locks of the session's."""
+    g: Any = torch.compile(net.eval(), backend="tj")
+    expected = g(X).detach()
+    other = copy.deepcopy(g)
+    with torch.no_grad():
+        other.first.weight.zero_()
+    assert torch.equal(g(X), expected)
+    assert_equal(other(X), other._orig_mod(X))
+    assert not torch.equal(other(X), expected)
+
+
 def test_whole_modules_are_saved(net: Net) -> None:
     buffer = io.BytesIO()
     torch.save(tj.jit(net.eval()), buffer)

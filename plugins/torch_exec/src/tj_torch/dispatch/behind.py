@@ -46,6 +46,9 @@ class _Compiled:
     head: Jitted
     states: weakref.WeakSet[Jitted] = field(default_factory=weakref.WeakSet)
 
+    def __deepcopy__(self, memo: object) -> None:
+        """Leave the programs behind: a copy of the compiled function has none yet."""
+
     def all(self) -> list[Jitted]:
         """The states, in the order of their entries."""
         found = [state for state in self.states if state.last is not None]
