@@ -88,3 +88,28 @@ def test_operators_take_them_as_numbers(operator: str, number: str) -> None:
     for a, b in itertools.permutations(("x", number)):
         text = f"{HEAD}def f(x): return {a} {operator} {b}"
         equal_to_eager(text, *(f"f({x})" for x in TENSORS))()
+
+
+CHANGES = (
+    *("np.float64(3)", "np.float64(3)", "np.float32(3)", "np.float64(0.0)", "np.float64(-0.0)"),
+    *("np.nan * np.float64(1)", "3.0", "np.int64(3)", "np.bool_(1)", "np.float64(5)"),
+)
+
+
+@pytest.mark.parametrize(
+    ("read", "write"), [("h.k", "setattr(h, 'k', {})"), ("d['k']", "d.__setitem__('k', {})")]
+)
+def test_a_number_that_the_program_finds_is_what_it_is_in_each_call(read: str, write: str) -> None:
+    text = f"""{HEAD}
+class H: k = 2.5
+h, d = H(), {{"k": 2.5}}
+def f(x): return -0.5 * {read} * np.log(2 * np.pi) - x, np.sqrt({read} + 1) * x, type({read})
+"""
+    each = (call for change in CHANGES for call in (write.format(change), "f(torch.ones(2))"))
+    equal_to_eager(text, *each)()
+
+
+def test_a_number_of_a_module_is_a_constant() -> None:
+    text = f"{HEAD}m = torch.nn.Linear(2, 2)\nm.d = np.prod((2, 3))\n"
+    body = "def f(x): return -0.5 * m.d * np.log(2 * np.pi) - m(x).sum(), x.new_ones(int(m.d))"
+    captured_whole(text + body, "f(torch.ones(2))")

@@ -109,6 +109,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "torch._dynamo.source": {
+        "LocalSource": ("know an argument", "numbers of NumPy"),
         "AttrSource": ("guard constants of classes", "members of classes", "unguarded reads"),
         "ConstDictKeySource": ("know a key of a dict that was there", "identity"),
         "NonSerializableSetGetItemSource": ("know an item of a set that was there", "identity"),
@@ -186,6 +187,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
             "remembered results",
             "signs of zero",
             "steps of optimizers",
+            "numbers of NumPy",
             "types of NumPy",
             "unguarded reads",
         ),

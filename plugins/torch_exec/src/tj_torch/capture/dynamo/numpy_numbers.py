@@ -10,6 +10,7 @@ import functools
 import operator
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from tj_torch.torch_private.replacement import replace
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
+    from types import CodeType
 
 __all__ = ["MOVES", "compute_numbers"]
 
@@ -62,9 +64,11 @@ def compute_numbers(stack: ExitStack) -> None:
         SourcelessBuilder,
         TensorVariable,
         TorchInGraphFunctionVariable,
+        VariableBuilder,
         utils,
     )
 
+    replace(stack, VariableBuilder, "_wrap", _wrapping)
     replace(stack, NumpyVariable, "call_function", _computing)
     recorded = (utils.numpy_to_tensor_wrapper, utils.numpy_method_wrapper)
     for kind in (*recorded, utils.numpy_operator_wrapper):
@@ -74,6 +78,37 @@ def compute_numbers(stack: ExitStack) -> None:
     replace(stack, BuiltinVariable, "call_function", _operating)
     replace(stack, TorchInGraphFunctionVariable, "call_function", _taking)
     replace(stack, TensorVariable, "call_method", _taking_in_methods)
+
+
+def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Take a number of NumPy's that an attribute or a global is for a constant, with a guard.
+
+    An argument, or what was another number before, stays an input of the graph: it may change in
+    each call. Guards compare by ``==``, which does not tell signs of zero, and not NaN.
+    """
+    from tj_torch.torch_private.dynamo import GuardBuilder
+
+    def _wrap(self: Any, value: Any) -> Any:
+        if not _is_number(value) or value == 0 or value != value or _may_change(self, value):
+            return original(self, value)
+        self.install_guards(GuardBuilder.TYPE_MATCH, GuardBuilder.EQUALS_MATCH)
+        return _number_class()(value, source=self.source)
+
+    return _wrap
+
+
+_known: weakref.WeakKeyDictionary[CodeType, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""Numbers that a program was captured with, by the text of their places."""
+
+
+def _may_change(builder: Any, value: Any) -> bool:
+    from tj_torch.torch_private.dynamo import LocalSource
+
+    if isinstance(builder.source, LocalSource):
+        return True
+    root = builder.tx.output.root_tx or builder.tx
+    known = _known.setdefault(root.f_code, {})
+    return bool(known.setdefault(builder.get_source().name, value) != value)
 
 
 def _computing(original: Callable[..., Any]) -> Callable[..., Any]:
