@@ -16,10 +16,16 @@ from typing import Any
 import torch
 from tj_torch.internal import python_dispatcher, tracing_alone
 
-from tj_inductor.adapter.calls import call_as_it_is, laid_out_call
+from tj_inductor.adapter.calls import CONVOLUTION, call_as_it_is, laid_out_call
 from tj_inductor.adapter.copies import in_one_place
 from tj_inductor.adapter.features import is_lost, need, ready
-from tj_inductor.adapter.layouts import has_images, is_of_images, join_by_pixels, layouts_of_images
+from tj_inductor.adapter.layouts import (
+    BACKWARD,
+    has_images,
+    is_of_images,
+    join_by_pixels,
+    layouts_of_images,
+)
 from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.names import EQUAL, FAST, LOW, STRIDES
 from tj_inductor.adapter.priority import lower_priority
@@ -233,12 +239,7 @@ def _laid_out(
     return found
 
 
-LAID_OUT = (
-    torch.ops.aten.convolution_backward.default,
-    torch.ops.aten.convolution.default,
-    torch.ops.aten.mm.default,
-    torch.ops.aten._int_mm.default,
-)
+LAID_OUT = (BACKWARD, CONVOLUTION, torch.ops.aten.mm.default, torch.ops.aten._int_mm.default)
 """Operators for whose arguments Inductor fixes a layout, also if the argument is an output."""
 
 

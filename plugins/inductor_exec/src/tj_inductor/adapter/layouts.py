@@ -15,7 +15,7 @@ from tj_inductor.adapter.calls import BMM, CONVOLUTION, declared_call, stands_fo
 from tj_inductor.adapter.names import IMAGES
 from tj_inductor.adapter.replacing import Replacement
 
-__all__ = ["has_images", "is_of_images", "join_by_pixels", "layouts_of_images"]
+__all__ = ["BACKWARD", "has_images", "is_of_images", "join_by_pixels", "layouts_of_images"]
 
 BACKWARD = torch.ops.aten.convolution_backward.default
 

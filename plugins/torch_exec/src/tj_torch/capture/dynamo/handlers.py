@@ -296,10 +296,9 @@ class _Watching(TorchDispatchMode):
             if func.namespace != "aten":
                 _leave(str(func))
             self.raising = str(func)
-        found = func(*args, **kwargs)
-        if is_refused(func, args, kwargs):
+        elif is_refused(func, args, kwargs):
             _leave(str(func))
-        return found
+        return func(*args, **kwargs)
 
 
 _RAISES = " may raise when it runs, and the program handles that"

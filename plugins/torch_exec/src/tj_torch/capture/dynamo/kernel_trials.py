@@ -24,19 +24,17 @@ _MOST = 4096
 def is_refused(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Test if PyTorch's kernel of ``operator`` raises on ones, in place of the fakes given.
 
-    A pointwise call is tried on two elements, another one on tensors of the same shapes. Views and
-    random operators are not tried, nor is what is on another device.
+    A pointwise call is tried on two elements, another one on tensors of the same shapes. Random
+    operators are not tried, nor is what is on another device or has symbols.
     """
     if not isinstance(operator, OpOverload) or operator.namespace != "aten":
         return False
-    tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    given = pytree.tree_leaves((args, kwargs))
+    tensors = [x for x in given if isinstance(x, torch.Tensor)]
+    symbols = any(isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool) for x in given)
     pointwise = torch.Tag.pointwise in operator.tags
     random = torch.Tag.nondeterministic_seeded in operator.tags
-    if random or not tensors or not all(_is_plain(t, pointwise) for t in tensors):
-        return False
-    if any(
-        isinstance(n, torch.SymInt | torch.SymFloat) for n in pytree.tree_leaves((args, kwargs))
-    ):
+    if random or symbols or not tensors or not all(_is_plain(t, pointwise) for t in tensors):
         return False
 
     def real(value: Any) -> Any:
@@ -47,9 +45,9 @@ def is_refused(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
     with without_modes(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        given, named = pytree.tree_map(real, (tuple(args), dict(kwargs)))
+        made, named = pytree.tree_map(real, (tuple(args), dict(kwargs)))
         try:
-            operator(*given, **named)
+            operator(*made, **named)
         except Exception:  # whatever the kernel raises, the program's handler may be for
             return True
     return False
