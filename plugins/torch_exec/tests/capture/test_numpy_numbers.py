@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
+import warnings
 
+import numpy as np
 import pytest
+import tj_core as tj
+import torch
 from tj_torch.capture.eager_probe import captured_whole, equal_to_eager, only_breaks
 
 HEAD = "import math\nimport numpy as np\n"
@@ -31,6 +36,8 @@ VALUES = {
     "lists": "sorted([np.sqrt(9), np.sqrt(4), 2.5]), max(np.sqrt(4), 1), x, {np.sqrt(4): 1}[2.0]",
     "factories": "torch.full((2,), np.sqrt(2)), torch.zeros(np.int64(2)), torch.ones(np.int8(3))",
     "keywords": "x.sum(dim=np.int64(0)), x.softmax(dim=np.int64(1)), x.add(x, alpha=np.exp(1))",
+    "tensors": "torch.tensor(np.sqrt(2)), torch.as_tensor(np.int16(2)) * x, torch.tensor(np.e)",
+    "tensors of a type": "torch.tensor(np.sqrt(2), dtype=torch.half), torch.tensor(np.bool_(1))",
     "limits": "x.clamp(min=np.finfo(np.float32).min), x * np.finfo(np.float32).eps, x * np.inf",
 }
 
@@ -43,8 +50,7 @@ IN_PARTS = {
     "a range": "[x + i for i in range(np.int64(2))]",
     "a bool": "x + np.bool_(1), torch.arange(2) + np.isnan(x.shape[0])",
     "a type": "x, np.sqrt(2).dtype, np.sqrt(2).T.nbytes",
-    "a tensor of a number": "x + torch.tensor(np.sqrt(2.0)), torch.tensor([np.int64(3)])",
-    "an array by a number": "torch.as_tensor(np.float64(2)) * x",
+    "a tensor of numbers": "x + torch.tensor([np.sqrt(2.0)]), torch.tensor([np.int64(3)])",
 }
 
 
@@ -113,3 +119,20 @@ def test_a_number_of_a_module_is_a_constant() -> None:
     text = f"{HEAD}m = torch.nn.Linear(2, 2)\nm.d = np.prod((2, 3))\n"
     body = "def f(x): return -0.5 * m.d * np.log(2 * np.pi) - m(x).sum(), x.new_ones(int(m.d))"
     captured_whole(text + body, "f(torch.ones(2))")
+
+
+OF_MATHEMATICS = {
+    "np.pi": lambda x: x * np.log(2 * np.pi),
+    "math.pi": lambda x: x * np.exp(math.pi),
+    "np.e": lambda x: x * np.sqrt(np.e) + math.tau,
+}
+
+
+@pytest.mark.parametrize("name", OF_MATHEMATICS)
+def test_numbers_of_mathematics_are_no_symbols(name: str) -> None:
+    f = OF_MATHEMATICS[name]
+    jitted = tj.jit(f, dynamic=True, plugins=["torch"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tj.TjWarning)
+        for n in (2, 3):
+            assert torch.equal(jitted(torch.ones(n)), f(torch.ones(n)))

@@ -110,7 +110,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._dynamo.source": {
         "LocalSource": ("know an argument", "numbers of NumPy"),
-        "AttrSource": ("guard constants of classes", "members of classes", "unguarded reads"),
+        "AttrSource": ("guard constants of classes", "members of classes", "unguarded reads",
+                       "numbers of NumPy"),
         "ConstDictKeySource": ("know a key of a dict that was there", "identity"),
         "NonSerializableSetGetItemSource": ("know an item of a set that was there", "identity"),
         "DictGetItemSource": ("guard a global by its dict", "globals of functions"),

@@ -7,12 +7,15 @@ computes them once for all calls, and PyTorch's functions take numbers.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from tj_torch.capture.dynamo.patches import stop
 from tj_torch.torch_private.replacement import replace
@@ -86,15 +89,28 @@ def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
     An argument, or what was another number before, stays an input of the graph: it may change in
     each call. Guards compare by ``==``, which does not tell signs of zero, and not NaN.
     """
-    from tj_torch.torch_private.dynamo import GuardBuilder
+    from tj_torch.torch_private.dynamo import ConstantVariable, GuardBuilder
 
     def _wrap(self: Any, value: Any) -> Any:
+        if type(value) is float and _is_of_mathematics(self.source, value):
+            self.install_guards(GuardBuilder.EQUALS_MATCH)
+            return ConstantVariable.create(value, source=self.source)
         if not _is_number(value) or value == 0 or value != value or _may_change(self, value):
             return original(self, value)
         self.install_guards(GuardBuilder.TYPE_MATCH, GuardBuilder.EQUALS_MATCH)
         return _number_class()(value, source=self.source)
 
     return _wrap
+
+
+_OF_MATHEMATICS = {"pi": math.pi, "e": math.e, "tau": math.tau}
+
+
+def _is_of_mathematics(source: Any, value: float) -> bool:
+    """Test for `numpy.pi` and the like, which are symbols to Dynamo with ``dynamic=True``."""
+    from tj_torch.torch_private.dynamo import AttrSource
+
+    return isinstance(source, AttrSource) and _OF_MATHEMATICS.get(source.member) == value
 
 
 _known: weakref.WeakKeyDictionary[CodeType, dict[str, Any]] = weakref.WeakKeyDictionary()
@@ -168,10 +184,24 @@ def _operating(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _taking(original: Callable[..., Any]) -> Callable[..., Any]:
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if self.value in (torch.tensor, torch.as_tensor) and args:
+            args, kwargs = _with_type(args, kwargs)
         _look(getattr(self.value, "__name__", ""), (*args, *kwargs.values()))
         return original(self, tx, args, kwargs)
 
     return call_function
+
+
+def _with_type(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments of `torch.tensor`: for a number of NumPy's, Python's number and the data type."""
+    from tj_torch.torch_private.dynamo import ConstantVariable
+
+    first = args[0].realize()
+    if not isinstance(first, _number_class()):
+        return args, kwargs
+    data = torch.as_tensor(first.value)
+    known = {"dtype": ConstantVariable.create(data.dtype), **kwargs}
+    return [ConstantVariable.create(data.item()), *args[1:]], known
 
 
 def _taking_in_methods(original: Callable[..., Any]) -> Callable[..., Any]:
