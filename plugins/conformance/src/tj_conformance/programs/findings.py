@@ -368,6 +368,18 @@ FOUND: Mapping[str, TextProgram] = {
         ("a.add_(1)", "b[torch.tensor([0])] = 3"),
         "[a, b]",
     ),
+    "gradient of a view by strides that was written twice was another one": TextProgram(
+        ("p = torch.arange(1., 10).reshape(3, 3).requires_grad_()", "a = p * 1"),
+        ("a",),
+        ("p", "a"),
+        (
+            "b = a.as_strided((3, 3), (1, 3))",
+            "b.neg_()",
+            "b.mul_(2)",
+            "a[0].detach().add_(1)",
+        ),
+        "[]",
+    ),
     "new value of a tensor with gaps had other strides than was declared": TextProgram(
         ("p = torch.arange(1., 10).reshape(3, 3)", "a = p[:1]", "b = p[1:]"),
         ("a", "b"),

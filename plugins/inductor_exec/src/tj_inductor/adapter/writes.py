@@ -57,6 +57,15 @@ WRITES = (
 """Operators that Inductor lets write to their first argument where nobody needs its old value."""
 
 
+STRIDED = torch.ops.aten.as_strided_scatter.default
+"""An operator that Inductor may not let write in place (2.13 to 2.15).
+
+It writes in the order of the strides given. In one loop with it, Inductor read the old value where
+the program reads the new one, in the order that the memory has: gradients of ``x.as_strided(...)``
+that was written twice were wrong.
+"""
+
+
 def read_before(graph: torch.fx.GraphModule) -> None:
     """Copy what an operator of `WRITES` reads of its first argument, before it writes there.
 
@@ -72,6 +81,10 @@ def read_before(graph: torch.fx.GraphModule) -> None:
         if node.target not in WRITES:
             continue
         _separate(node)
+        if node.target is STRIDED:
+            need([READS])
+            node.target = new_value_call(node.target)
+            continue
         written = copied(node.args[0])
         if _is_cheap_anew(node) and _is_read_late(node.args[1], node):
             need([READS])
