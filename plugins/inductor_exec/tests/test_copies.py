@@ -79,12 +79,14 @@ def test_what_is_copied_keeps_its_strides(mode: Any) -> None:
     assert (one.stride(), two.stride()) == ((6, 1), (6, 1))
     assert two.tolist() == [[3, 4, 5], [9, 10, 11]]
     assert two.is_inference() or two._version == 0
+    assert not two._is_view()
 
 
 def test_what_is_expanded_is_copied_as_such() -> None:
     one = torch.arange(3.0)[::2].expand(4, 2)
     kept, copied = apart(lambda box: [one, one], [0, 1])([])
     assert (copied.stride(), copied._version, copied.tolist()) == ((0, 2), 0, one.tolist())
+    assert not copied._is_view()
     assert kept.untyped_storage().data_ptr() != copied.untyped_storage().data_ptr()
 
 

@@ -134,13 +134,11 @@ def _copy(output: torch.Tensor) -> torch.Tensor:
     # `clone` keeps the strides of dense tensors only.
     if made.stride() == output.stride():
         return made
+    shape, strides = output.shape, output.stride()
+    made = torch.empty_strided(shape, strides, dtype=output.dtype, device=output.device)
     # An expanded dimension has one element in memory; PyTorch writes to no tensor with such.
-    once = [
-        1 if stride == 0 else n for n, stride in zip(output.shape, output.stride(), strict=True)
-    ]
-    part = output.as_strided(once, output.stride())
-    made = torch.empty_strided(once, part.stride(), dtype=output.dtype, device=output.device)
-    made = made.copy_(part).as_strided(output.shape, output.stride())
+    once = [1 if stride == 0 else n for n, stride in zip(shape, strides, strict=True)]
+    made.as_strided(once, strides).copy_(output.as_strided(once, strides))
     if not made.is_inference():
         set_version_counter(made, 0)
     return made
