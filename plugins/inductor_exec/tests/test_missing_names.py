@@ -199,6 +199,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.PLACES: (compiling, "exact_propagation", contextlib.nullcontext),
     names.IMAGES: (compiling, "layouts_of_images", contextlib.nullcontext),
     names.PRIORITY: (priority, "lower_priority", contextlib.nullcontext),
+    names.READERS: (compiling, "in_one_loop", contextlib.nullcontext),
     names.READS: (compiling, "read_before", lambda graph: None),
     names.SYMBOLS: (executor, "can_fuse", lambda call: Decline("planted")),
     names.EQUAL: (compiling, "is_lost", lambda name: name == names.EQUAL),

@@ -65,6 +65,51 @@ def test_a_layer_norm_saves_its_statistics(fusing: Any) -> None:
     assert sorted(saved(jitted).values()) == [(8, 1), (8, 1)]
 
 
+NORMS: dict[str, Any] = {
+    "of images": (lambda: torch.nn.BatchNorm2d(8), (4, 8, 6, 5)),
+    "of rows": (lambda: torch.nn.BatchNorm1d(8, momentum=0.3), (6, 8)),
+    "without parameters": (lambda: torch.nn.BatchNorm1d(8, affine=False), (4, 8, 5)),
+    "without statistics": (lambda: torch.nn.BatchNorm1d(8, track_running_stats=False), (4, 8, 5)),
+    "of volumes": (lambda: torch.nn.BatchNorm3d(8), (2, 8, 3, 2, 3)),
+    "of instances": (lambda: torch.nn.InstanceNorm2d(8, affine=True), (4, 8, 6, 5)),
+}
+"""Modules in training with batch norms, and the shapes of their inputs."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NORMS)
+def test_a_batch_norm_saves_its_statistics(name: str, fusing: Any) -> None:
+    make, shape = NORMS[name]
+    found = []
+    for wrap in (lambda module: module, fusing):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(make(), torch.nn.SiLU())
+        for p in model.parameters():
+            torch.nn.init.normal_(p)
+        run, x = wrap(model), torch.randn(shape).mul(3).requires_grad_()
+        for _ in range(2):
+            (run(x) * 2).square().sum().backward()
+        buffers = dict(model.named_buffers())
+        found.append([x.grad, *(p.grad for p in model.parameters()), run(x), *buffers.values()])
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+    large = torch.Size(shape).numel()
+    assert all(torch.Size(s).numel() < large for s in saved(run).values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_batch_norm_of_infinities(dtype: torch.dtype, fusing: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, None, None, training=True).sigmoid() * 2
+
+    given = torch.tensor([[1.0, torch.inf, 2, torch.nan], [2, 3, -torch.inf, 1], [0, 1, 2, 3]])
+    found = [given.to(dtype).requires_grad_() for _ in range(2)]
+    results = [g(x) for g, x in zip((f, fusing(f)), found, strict=True)]
+    torch.testing.assert_close(*results, equal_nan=True)
+    for y in results:
+        y.sum().backward()
+    torch.testing.assert_close(*(x.grad for x in found), equal_nan=True)
+
+
 @pytest.mark.slow
 def test_a_layer_norm_of_a_permuted_value_stays_one_call(fusing: Any) -> None:
     """Its result is contiguous, and that of elementwise operations would not be."""

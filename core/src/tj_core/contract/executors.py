@@ -130,9 +130,9 @@ class Executor:
 
     ``claims`` maps symbols to `Claim`. A ``fallback`` executor comes last and takes whole calls of
     which no other executor takes any part. ``fusion`` is for executors that fuse calls.
-    ``decompositions``, for such an executor, maps symbols of calls that it would fuse to rules of
-    `tj_core.edit.rewrite.rewrite`. They apply before saved values are chosen, so that parts of such
-    a call may be saved and others recomputed.
+    ``decompositions``, for such an executor, maps symbols of calls that its regions take to rules
+    of `tj_core.edit.rewrite.rewrite`. They apply before saved values are chosen, so that parts of
+    such a call may be saved and others recomputed.
     ``fingerprint``, if given, is a text of everything that checks depend on beside the call, the
     plugin's code and its options: measurements, the machine, settings; None if unknown. Programs
     are kept on disk for processes with the same text.
@@ -219,10 +219,16 @@ class Executor:
         """Decide if ``call``, or all of its body, would share a kernel with its neighbours."""
         if self.fusion is None or call.on_subclass:
             return False
-        if ask(self.owner, self.fusion.can_fuse, call) is None:
+        if self.takes_into_regions(call):
             return self.fusion.kernel is None or is_so(self.owner, self.fusion.kernel, call)
         inner = call.body.calls if call.body is not None else ()
         return bool(inner) and all(map(self.fuses, inner))
+
+    def takes_into_regions(self, call: BoundSymbol) -> bool:
+        """Decide if ``call`` itself may stand in a region, perhaps as a kernel of its own."""
+        if self.fusion is None or call.on_subclass:
+            return False
+        return ask(self.owner, self.fusion.can_fuse, call) is None
 
     def claimed(self, call: BoundSymbol) -> bool:
         """Decide if the executor claims ``call``."""

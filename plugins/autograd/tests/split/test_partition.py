@@ -133,6 +133,22 @@ def test_what_is_written_to_later_is_not_saved_to_make_others_of() -> None:
     assert "x" not in saved(jitted)
 
 
+def test_an_input_is_saved_and_not_its_view() -> None:
+    """PyTorch says less of a saved view whose base was written."""
+
+    def f(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (x.sin() + b.view(-1, 1)).exp().sum()
+
+    jitted = tj.jit(f)
+    x, b = X.clone().requires_grad_(), torch.rand(len(X), requires_grad=True)
+    y = jitted(x, b)
+    assert "b" in saved(jitted)
+    with torch.no_grad():
+        b.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
 def test_a_value_that_can_neither_be_saved_nor_made_again() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         noise = tj.tag(torch.rand_like(x), "DONT_SAVE_FOR_BACKWARD")

@@ -1,4 +1,4 @@
-"""Decompositions of softmax and layer norm that apply while saved values are chosen.
+"""Decompositions of softmax and of norms that apply while saved values are chosen.
 
 ``aten._softmax`` is one call: either all of its result is saved, or all of it runs again, with its
 reductions over whole rows. Decomposed into a maximum, an exponential and a sum, the two numbers of
@@ -11,7 +11,8 @@ where the backward reads a softmax anyway, as for an entropy, it is used instead
 computation and, since Inductor writes an exponential with two readers to memory, the write.
 
 ``aten.native_layer_norm`` returns the statistics that its backward reads. Decomposed into a mean, a
-variance and elementwise operations, its result is recomputed from these.
+variance and elementwise operations, its result is recomputed from these. A batch norm stays as it
+is for its statistics, and elementwise operations make its result of them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ from tj_core.extend import (
 
 __all__ = ["decompositions"]
 
+BATCH_NORMS = (
+    "aten._native_batch_norm_legit_functional.default",
+    "aten._native_batch_norm_legit.no_stats",
+    "aten.native_batch_norm.default",
+)
+"""Batch norms, which also return the statistics that their backward reads."""
+
+NORMALISED = ("sub.Tensor", "mul.Tensor", "mul.Tensor", "add.Tensor")
+"""Operators that apply mean, reciprocal of the deviation, weight and bias, as Inductor does."""
+
 SOFTMAX, LOG_SOFTMAX = map(Symbol.parse, ("aten._softmax.default", "aten._log_softmax.default"))
 
 
@@ -42,6 +53,8 @@ def decompositions() -> RuleTable[Any]:
     table.set("aten._softmax.default", _softmax)
     table.set("aten._log_softmax.default", _log_softmax)
     table.set("aten.native_layer_norm.default", _layer_norm)
+    for name in BATCH_NORMS:
+        table.set(name, _batch_norm)
     table.set("aten._softmax_backward_data.default", _softmax_backward)
     table.set("aten._log_softmax_backward_data.default", _log_softmax_backward)
     return table
@@ -164,6 +177,26 @@ def _layer_norm(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
     value = calls.do("mul.Tensor", calls.do("sub.Tensor", x, mean), rstd)
     value = value if weight is None else calls.do("mul.Tensor", value, weight)
     value = value if bias is None else calls.do("add.Tensor", value, bias)
+    return calls.renamed(value, out)
+
+
+def _batch_norm(call: BoundSymbol, edit: CallEditor) -> Replacement | None:
+    x, weight, bias = call.args[:3]
+    training = call.args[-3]
+    out, mean, rstd, *running = call.outputs
+    given = [p for p in (weight, bias) if p is not None]
+    fits = _fits(x, *given) and all(p.dtype == x.dtype for p in given)
+    if not training or not fits or not call.effects.removable:
+        return None
+    calls = _Calls(call, edit)
+    # Its first result has no reader any more, so that its kernel does not compute it.
+    unread = out.replace(name=edit.fresh(out.name))
+    calls.made.append(call.replace(outputs=(unread, mean, rstd, *running)))
+    channels = [1, -1, *(1 for _ in x.shape[2:])]  # the second dimension of the input
+    value = x
+    for name, p in zip(NORMALISED, (mean, rstd, weight, bias), strict=True):
+        if p is not None:
+            value = calls.do(name, value, calls.do("view.default", p, channels))
     return calls.renamed(value, out)
 
 

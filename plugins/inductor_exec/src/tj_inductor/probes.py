@@ -47,6 +47,7 @@ __all__ = [
     "one_file",
     "places",
     "priority",
+    "readers",
     "reads",
     "regions",
     "strides",
@@ -377,3 +378,18 @@ def priority() -> None:
             cpp_builder.run_compile_cmd("sh -c 'nice > priority'", folder)
             found = int(Path(folder, "priority").read_text())
         assert found > os.nice(0), f"compilers have the priority {found}"
+
+
+def readers() -> None:
+    """See that a sigmoid that is read twice, for one result, is not written to memory."""
+
+    def program(x: Any) -> Any:
+        s = x.sigmoid()
+        return (s * (1 - s),)
+
+    x = torch.rand(64)
+    graph, fakes, mode = _traced(program, x)
+    made = compiling.compiled(graph, fakes, mode, {0: None}, backward=False)
+    torch.testing.assert_close(made.function([x])[0], program(x)[0])
+    # The result would be written over it.
+    assert "in_out_ptr" not in made.source, "it is written to memory"

@@ -56,7 +56,7 @@ def _for_executors(trace: Trace, context: PassContext) -> Trace:
     for executor, table in tables:
 
         def wanted(call: BoundSymbol, executor: Executor = executor, table: Any = table) -> bool:
-            return table.get(call.symbol) is not None and executor.fuses(call)
+            return table.get(call.symbol) is not None and executor.takes_into_regions(call)
 
         trace = _opened(trace, wanted, context)
         trace = context.rewrite(

@@ -112,6 +112,12 @@ class Forward:
         return storages(self.calls)
 
     @cached_property
+    def views_of_inputs(self) -> frozenset[str]:
+        """Names of the views of inputs."""
+        given = {p.name for p in self.inputs}
+        return frozenset(n for n, root in storage_roots(self.calls).items() if root in given - {n})
+
+    @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Bytes that saving each wanted value keeps in memory: for a view, those of its base."""
         return {n: byte_size(substituted(p, self.bases)) for n, p in self.wanted.items()}
@@ -233,7 +239,7 @@ class Choice:
         cost = _cost(p, call, distance, self.program.sizes[p.name])
         if cost >= INFINITE:
             return cost
-        if self.keeps_again(p, call):
+        if self.keeps_again(p, call) or self.is_made_again(p, call):
             return INFINITE
         if self.program.started(p, call):
             return cost + STARTED_COST
@@ -255,6 +261,15 @@ class Choice:
         if call is None or made is None or "SAVE" in p.tags or made.label not in self.program.units:
             return False
         return _tagged(made, "RECOMPUTE") and self.may_run_again(made) and self.may_run_again(call)
+
+    def is_made_again(self, p: Proxy, call: BoundSymbol | None) -> bool:
+        """Check that ``p`` views an input, for what runs again: the input is as good to save.
+
+        PyTorch refuses a saved view once its base is written, also where eager saves neither.
+        """
+        if call is None or p.name in self.program.needed or "SAVE" in p.tags:
+            return False
+        return p.name in self.program.views_of_inputs and self.may_run_again(call)
 
     def asked(self, call: BoundSymbol) -> bool:
         """Check that a tag asks for ``call`` to run again, or for one that runs with it."""

@@ -30,6 +30,7 @@ from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.names import EQUAL, FAST, LOW, STRIDES
 from tj_inductor.adapter.priority import lower_priority
 from tj_inductor.adapter.propagation import exact_propagation
+from tj_inductor.adapter.readers import in_one_loop
 from tj_inductor.adapter.repairs import by_twos, copy_joined
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
@@ -137,6 +138,7 @@ def compiled(
         settings(forced),
         _converting(),
         exact_propagation(),
+        in_one_loop(),
         known_memory(),
         layouts_of_images(),
         lower_priority(),

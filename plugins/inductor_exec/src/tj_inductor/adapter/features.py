@@ -27,6 +27,7 @@ from tj_inductor.adapter.names import (
     ONEDNN,
     PLACES,
     PRIORITY,
+    READERS,
     READS,
     REGIONS,
     STRIDES,
@@ -170,6 +171,12 @@ FEATURES = (
         "compilers behind calls run with a lower priority than the process",
         "calls beside compilers take longer",
         "priority",
+    ),
+    _feature(
+        READERS,
+        "values whose readers meet in one operator are not written to memory",
+        "they are, which takes longer",
+        "readers",
     ),
 )
 

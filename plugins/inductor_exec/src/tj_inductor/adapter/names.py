@@ -25,6 +25,7 @@ __all__ = [
     "ONE_FILE",
     "PLACES",
     "PRIORITY",
+    "READERS",
     "READS",
     "REGIONS",
     "STRIDES",
@@ -55,6 +56,7 @@ READS = "reads before writes"
 PLACES = "whole numbers of places"
 IMAGES = "layouts of images"
 PRIORITY = "priority of compilers"
+READERS = "values with one reader"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._C._dynamo.guards": {
@@ -138,6 +140,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ExternKernel": ("lay out an argument of a call", ONEDNN, STRIDES),
         "ExternKernel.require_exact_strides": ("lay out a matrix", ONEDNN, STRIDES),
         "ExternKernel.require_channels_last": ("lay out images", ONEDNN),
+        "StorageBox": ("choose values to write to memory", READERS),
+        "StorageBox.should_realize_on_reuse": ("choose values to write to memory", READERS),
     },
     "torch._inductor.lowering": {
         "fallback_handler": ("have an operator called as it is", ONEDNN, READS),

@@ -1,0 +1,82 @@
+"""Values that one operator reads in the end, which kernels do not write to memory.
+
+Inductor writes an exponential, a logarithm, a sigmoid or a tanh to memory if two operators read it
+(``StorageBox.should_realize_on_reuse`` in torch/_inductor/ir.py), and so a sum of many reads. Where
+what the readers make meets again in one operator of the same elements, all of it is one loop, which
+computes the value once: the gradient of ``silu`` reads a sigmoid in two places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tj_inductor.adapter.names import READERS
+from tj_inductor.adapter.replacing import Replacement
+
+__all__ = ["in_one_loop", "meet"]
+
+STEPS = 12
+"""Number of operators between a value and the one where its readers meet; more are not followed."""
+
+
+def _by_readers(own: Callable[..., Any]) -> Callable[..., Any]:
+    """``should_realize_on_reuse`` of Inductor, which chooses the values to write to memory."""
+
+    def should_realize_on_reuse(self: Any, users: int, **more: Any) -> bool:
+        from tj_inductor.adapter.names import V
+
+        chosen = bool(own(self, users, **more))
+        node = V.graph.current_node
+        # Other questions are about an argument of the operator, which is read at more places.
+        mine = node is not None and node in getattr(self.data, "origins", ())
+        # A text that repeats long texts becomes longer with each operator.
+        if not chosen or not mine or len(node.users) != users or self.has_large_inner_fn():
+            return chosen
+        return not meet(node)
+
+    return should_realize_on_reuse
+
+
+def meet(node: torch.fx.Node) -> bool:
+    """Check that what the readers of ``node`` make of it meets in one operator.
+
+    All operators on the way, and that one, compute each element by itself.
+    """
+    shape = _shape(node)
+    readers = list(node.users)
+    for _ in range(STEPS):
+        if shape is None or not all(_is_elementwise(n, shape) for n in readers):
+            return False
+        if len(readers) == 1:
+            return True
+        # Nodes are ordered as they run: the first one is not the last to be read.
+        first = min(readers)
+        readers = list(dict.fromkeys(n for n in (*readers, *first.users) if n is not first))
+        if not first.users:
+            return False
+    return False
+
+
+def _is_elementwise(node: torch.fx.Node, shape: torch.Size) -> bool:
+    from tj_inductor.adapter.names import OpOverload
+
+    operator: Any = node.target
+    if not isinstance(operator, OpOverload) or _shape(node) != shape:
+        return False
+    return torch.Tag.pointwise in operator.tags or operator in CONVERSIONS
+
+
+CONVERSIONS = (torch.ops.prims.convert_element_type.default,)
+"""Elementwise operators that PyTorch does not tag so."""
+
+
+def _shape(node: torch.fx.Node) -> torch.Size | None:
+    value = node.meta.get("val")
+    return value.shape if isinstance(value, torch.Tensor) else None
+
+
+in_one_loop = Replacement(READERS, "StorageBox", "should_realize_on_reuse", _by_readers).block
+"""A block in which values stay in a kernel whose readers meet there, in all threads."""
