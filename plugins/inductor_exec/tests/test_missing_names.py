@@ -16,7 +16,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_core.extend import Decline, PluginError
-from tj_inductor import executor, kernels
+from tj_inductor import draws, executor, kernels
 from tj_inductor.adapter import calls, compiling, libraries, modules, names, priority, vectors
 from tj_inductor.adapter.features import FEATURES, TABLE
 from tj_inductor.adapter.names import NAMES
@@ -200,6 +200,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.IMAGES: (compiling, "layouts_of_images", contextlib.nullcontext),
     names.PRIORITY: (priority, "lower_priority", contextlib.nullcontext),
     names.READERS: (compiling, "in_one_loop", contextlib.nullcontext),
+    names.DRAWS: (draws, "Compilation", _idle),
     names.READS: (compiling, "read_before", lambda graph: None),
     names.SYMBOLS: (executor, "can_fuse", lambda call: Decline("planted")),
     names.EQUAL: (compiling, "is_lost", lambda name: name == names.EQUAL),

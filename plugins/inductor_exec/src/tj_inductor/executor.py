@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from tj_core.extend import (
     BoundSymbol,
-    Claim,
     Decline,
     Executor,
     Fusion,
     Packaging,
-    RuleTable,
     TensorProxy,
     makes_views,
 )
@@ -23,6 +21,7 @@ from tj_inductor.adapter.names import IN_PLACE
 from tj_inductor.alone import pays_alone
 from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
+from tj_inductor.draws import claims
 from tj_inductor.operators import can_fuse, convolves, is_kernel
 from tj_inductor.packaging import members, restore
 from tj_inductor.repeated.finding import repeats
@@ -62,7 +61,7 @@ def stays_whole(calls: Sequence[BoundSymbol]) -> bool:
 
 
 def inductor_executor(options: Options) -> Executor:
-    """Make the executor, which fuses and claims no call by itself."""
+    """Make the executor, which fuses, and claims draws alone."""
     compiler = Compiler(options)
     fusion = Fusion(
         can_fuse,
@@ -80,7 +79,6 @@ def inductor_executor(options: Options) -> Executor:
         consumes=True,
         begin=functools.partial(compiler.together, goes_on=True),
     )
-    claims: RuleTable[Claim] = RuleTable("claim")
     packaging = Packaging(functools.partial(members, compiler), restore)
     made = decompositions()
-    return Executor("inductor", claims, fusion=fusion, decompositions=made, packaging=packaging)
+    return Executor("inductor", claims(), fusion=fusion, decompositions=made, packaging=packaging)

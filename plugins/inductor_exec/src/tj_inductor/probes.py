@@ -26,6 +26,7 @@ from tj_inductor.adapter import priority as adapter_priority
 from tj_inductor.adapter.linking import link_flags
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.vectors import several_kinds, try_few
+from tj_inductor.draws import Drawn, are_drawn_together
 from tj_inductor.elementary import with_fast_erf, with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Waiting, collecting
 from tj_inductor.kernels import one_file as text_of_one_file
@@ -35,6 +36,7 @@ from tj_inductor.thrown import THROWS, thrown_again
 __all__ = [
     "calls_of_onednn",
     "copies",
+    "draws",
     "elementary",
     "equal",
     "errors",
@@ -393,3 +395,11 @@ def readers() -> None:
     torch.testing.assert_close(made.function([x])[0], program(x)[0])
     # The result would be written over it.
     assert "in_out_ptr" not in made.source, "it is written to memory"
+
+
+def draws() -> None:
+    """See that a dropout's numbers are PyTorch's, where it draws them one by one."""
+    made = Drawn()
+    usable = made.wait()
+    assert made.kernel.function is not None, "the kernel is not built"
+    assert usable or are_drawn_together(), "the numbers are others than PyTorch's"

@@ -157,11 +157,14 @@ def test_deepcopy_and_pickle_drop_the_caches(net: Net) -> None:
     assert_equal(shallow(X), net(X))
 
 
-def test_deepcopy_of_what_torch_compile_made_drops_the_programs(net: Net) -> None:
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_of_what_torch_compile_made_drops_the_programs(net: Net, copied: Any) -> None:
     """The object that ``torch.compile`` makes holds the programs, with locks of the session's."""
     g: Any = torch.compile(net.eval(), backend="tj")
     expected = g(X).detach()
-    other = copy.deepcopy(g)
+    other = copied(g)
     with torch.no_grad():
         other.first.weight.zero_()
     assert torch.equal(g(X), expected)

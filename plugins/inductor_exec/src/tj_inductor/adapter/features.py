@@ -12,6 +12,7 @@ from tj_torch.extend import Feature, Table, later, say_lost
 
 from tj_inductor.adapter.names import (
     COPIES,
+    DRAWS,
     EQUAL,
     FAST,
     FINISHED,
@@ -177,6 +178,12 @@ FEATURES = (
         "values whose readers meet in one operator are not written to memory",
         "they are, which takes longer",
         "readers",
+    ),
+    _feature(
+        DRAWS,
+        "a dropout's numbers are drawn by vectors",
+        "PyTorch draws them, one by one on processors that are not Intel's",
+        "draws",
     ),
 )
 

@@ -10,6 +10,7 @@ from tj_torch.extend import forget_names, names_finder, names_in
 
 __all__ = [
     "COPIES",
+    "DRAWS",
     "EQUAL",
     "FAST",
     "FINISHED",
@@ -57,6 +58,7 @@ PLACES = "whole numbers of places"
 IMAGES = "layouts of images"
 PRIORITY = "priority of compilers"
 READERS = "values with one reader"
+DRAWS = "random bits"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._C._dynamo.guards": {
@@ -87,9 +89,10 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "AsyncCompile.wait": ("know the modules that wait for kernels", KERNELS, ONE_FILE, FAST),
     },
     "torch._inductor.codecache": {
-        "CppPythonBindingsCodeCache": ("build kernels", KERNELS, ONE_FILE, FAST, FOUND_AGAIN),
+        "CppPythonBindingsCodeCache": ("build kernels", KERNELS, ONE_FILE, FAST, FOUND_AGAIN,
+                                       DRAWS),
         "CppPythonBindingsCodeCache.load_pybinding": ("build one kernel from its text", KERNELS,
-                                                      FAST),
+                                                      FAST, DRAWS),
         "CppPythonBindingsCodeCache.suffix_template": ("have the text that Python calls kernels by",
                                                        ONE_FILE),
         "CppPythonBindingsCodeCache.load_async": ("build a file of many kernels", ONE_FILE),

@@ -46,8 +46,9 @@ class _Compiled:
     head: Jitted
     states: weakref.WeakSet[Jitted] = field(default_factory=weakref.WeakSet)
 
-    def __deepcopy__(self, memo: object) -> None:
-        """Leave the programs behind: a copy of the compiled function has none yet."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make nothing of it in a copy, or after pickling: a copied function has no program yet."""
+        return type(None), ()
 
     def all(self) -> list[Jitted]:
         """The states, in the order of their entries."""
