@@ -53,8 +53,8 @@ ROOMS = {
         "options", "opening", "arithmetic", "mixed", "sums", "moves", "bags", "pools",
         "activations",
         "norms", "formulas", "texts", "thrown", "elementary", "loads", "constants", "loops",
-        "adapter", "kernels", "trials", "joined", "operators", "numbers", "packed", "counted",
-        "lists", "alone", "decompositions", "graph", "repeated",
+        "adapter", "kernels", "draws", "trials", "joined", "operators", "numbers", "packed",
+        "counted", "lists", "alone", "decompositions", "graph", "repeated",
         "lowering", "variants", "compiler", "packaging", "executor", "probes", "doctor", "plugin",
     ),
     "tj_onednn": (

@@ -9,17 +9,17 @@ other numbers than PyTorch, PyTorch's runs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-import sys
 import threading
 from pathlib import Path
 
 import torch
 from tj_core.extend import BoundSymbol, Claim, Decline, RuleTable, TensorProxy
-from tj_torch.internal import dispatch_modes, level_depth
 
 from tj_inductor.adapter.features import is_lost
+from tj_inductor.adapter.libraries import builds_kernels
 from tj_inductor.adapter.names import DRAWS
 from tj_inductor.kernels import Collected, Compilation, Waiting
 
@@ -47,9 +47,6 @@ ONES: dict[torch.dtype, int] = {
 
 TYPES = frozenset(str(dtype).removeprefix("torch.") for dtype in ONES)
 """Names of the data types."""
-
-COMPILER = "torch._inductor.codecache"
-"""The module that builds and loads kernels."""
 
 OWN = -1
 """Seed that stands for the default generator."""
@@ -194,7 +191,7 @@ class Drawn:
         A program that was found on disk begins to build it in its first run, or to find it built;
         one of a package, whose process has no compiler, does not.
         """
-        if self.kernel.compilation is None and COMPILER in sys.modules:
+        if self.kernel.compilation is None and builds_kernels():
             self.begin()
         if self.right is None and self.kernel.function is not None:
             self.right = all(self._is_right(dtype, p) for dtype in ONES for p in (0.3, 0.9))
@@ -230,12 +227,14 @@ def bernoulli(x: torch.Tensor, p: float) -> torch.Tensor:
     """``aten.bernoulli(x, p)``: ones of probability ``p`` and zeros, in the form of ``x``."""
     kernel = drawn()
     plain = x.device.type == "cpu" and x.dtype in ONES and x.is_contiguous()
-    if not plain or not 0 <= p <= 1 or not kernel.is_usable() or level_depth() or dispatch_modes():
-        made: torch.Tensor = torch.ops.aten.bernoulli.p(x, p)
-        return made
-    out = torch.empty_like(x)
-    kernel.draw(out, p)
-    return out
+    if plain and 0 <= p <= 1 and kernel.is_usable():
+        out = torch.empty_like(x)
+        # A batched tensor of `torch.func` has no memory, which the kernel finds before it draws.
+        with contextlib.suppress(RuntimeError):
+            kernel.draw(out, p)
+            return out
+    made: torch.Tensor = torch.ops.aten.bernoulli.p(x, p)
+    return made
 
 
 def is_faster(call: BoundSymbol) -> bool | Decline:

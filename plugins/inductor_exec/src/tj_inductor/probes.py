@@ -398,7 +398,7 @@ def readers() -> None:
 
 
 def draws() -> None:
-    """See that a dropout's numbers are PyTorch's, where it draws them one by one."""
+    """See that a dropout's numbers are PyTorch's, on processors that are not Intel's."""
     made = Drawn()
     usable = made.wait()
     assert made.kernel.function is not None, "the kernel is not built"

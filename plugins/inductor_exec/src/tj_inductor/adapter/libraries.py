@@ -29,7 +29,7 @@ from tj_inductor.adapter.priority import lower_priority
 from tj_inductor.adapter.settings import fingerprint
 from tj_inductor.adapter.vectors import try_few
 
-__all__ = ["announce_data_pointers", "flags", "library"]
+__all__ = ["announce_data_pointers", "builds_kernels", "flags", "library"]
 
 FLAGS = () if sys.platform == "win32" else ("-fwrapv",)
 """Options of the C++ compiler that change results: integers that overflow wrap around.
@@ -71,6 +71,11 @@ def announce_data_pointers() -> None:
 
     variable = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
     os.environ[variable] = str(_torchinductor_pyobject_tensor_data_ptr)
+
+
+def builds_kernels() -> bool:
+    """Tell whether the process has imported what builds and loads kernels."""
+    return "torch._inductor.codecache" in sys.modules
 
 
 def library(source: str) -> Any:

@@ -41,9 +41,9 @@ def _by_readers(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def meet(node: torch.fx.Node) -> bool:
-    """Check that what the readers of ``node`` make of it meets in one operator.
+    """Check that all operators that depend on ``node`` lead to one, its only reader in the end.
 
-    All operators on the way, and that one, compute each element by itself.
+    All operators on the way, and the last one, compute each element by itself.
     """
     shape = _shape(node)
     readers = list(node.users)
