@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tj_inductor.adapter.readers import STEPS, meet
+from tj_inductor.compiler import Compiler
+from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 Program = Callable[[torch.Tensor], Any]
@@ -89,3 +92,26 @@ def test_values_and_gradients(name: str, dtype: torch.dtype, fusing: Any) -> Non
         found.append((y, x.grad))
     loose = {"atol": 0.1, "rtol": 0.05} if dtype == torch.bfloat16 else {"atol": 1e-5, "rtol": 2e-5}
     torch.testing.assert_close(*found, **loose)
+
+
+@pytest.mark.slow
+def test_what_is_written_has_eagers_strides(fusing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor wrote the gradient of ``silu`` as contiguous images, and read it across them."""
+    texts: list[str] = []
+    changed = Compiler.changed
+
+    def noted(self: Compiler, text: str) -> str:
+        texts.append(text)
+        return changed(self, text)
+
+    monkeypatch.setattr(Compiler, "changed", noted)
+    block = (nn.Conv2d(32, 64, 1), nn.BatchNorm2d(64), nn.SiLU(), nn.Conv2d(64, 32, 1))
+    model = nn.Sequential(*block, *copy.deepcopy(block)).to(memory_format=torch.channels_last)
+    x = torch.randn(4, 32, 16, 16).to(memory_format=torch.channels_last).requires_grad_()
+    found = []
+    for f in (copy.deepcopy(model), fusing(model)):
+        (grad,) = torch.autograd.grad(f(x).square().mean(), x)
+        found.append(grad)
+    torch.testing.assert_close(*found, atol=1e-6, rtol=1e-4)
+    assert texts
+    assert not any("transpose_mxn<" in text for text in texts)

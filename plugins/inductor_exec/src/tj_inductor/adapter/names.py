@@ -143,6 +143,7 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
         "ExternKernel": ("lay out an argument of a call", ONEDNN, STRIDES),
         "ExternKernel.require_exact_strides": ("lay out a matrix", ONEDNN, STRIDES),
         "ExternKernel.require_channels_last": ("lay out images", ONEDNN),
+        "FlexibleLayout": ("lay out values that are written", READERS),
         "StorageBox": ("choose values to write to memory", READERS),
         "StorageBox.should_realize_on_reuse": ("choose values to write to memory", READERS),
     },
