@@ -34,7 +34,7 @@ BITS = 53
 """Bits of a fraction, those of a float64."""
 
 ONES: dict[torch.dtype, int] = {
-    dtype: int(torch.ones(1, dtype=dtype).view(whole))
+    dtype: int(torch.ones(1, dtype=dtype, device="cpu").view(whole))
     for dtype, whole in (
         (torch.float32, torch.int32),
         (torch.float64, torch.int64),
@@ -198,8 +198,10 @@ class Drawn:
         return bool(self.right)
 
     def _is_right(self, dtype: torch.dtype, p: float) -> bool:
-        generator, out = torch.Generator(), torch.empty(1000, dtype=dtype)
-        expected = torch.empty_like(out).bernoulli_(p, generator=generator.manual_seed(1234))
+        # A program may have set another device as the default.
+        generator = torch.Generator("cpu").manual_seed(1234)
+        out = torch.empty(1000, dtype=dtype, device="cpu")
+        expected = torch.empty_like(out).bernoulli_(p, generator=generator)
         self.draw(out, p, 1234)
         return torch.equal(out, expected)
 

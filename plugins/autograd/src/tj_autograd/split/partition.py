@@ -115,7 +115,8 @@ class Forward:
     def views_of_inputs(self) -> frozenset[str]:
         """Names of the views of inputs."""
         given = {p.name for p in self.inputs}
-        return frozenset(n for n, root in storage_roots(self.calls).items() if root in given - {n})
+        roots = storage_roots(self.calls).items()
+        return frozenset(name for name, root in roots if name != root and root in given)
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
