@@ -112,11 +112,11 @@ class Forward:
         return storages(self.calls)
 
     @cached_property
-    def views_of_inputs(self) -> frozenset[str]:
-        """Names of the views of inputs."""
-        given = {p.name for p in self.inputs}
+    def viewed(self) -> Mapping[str, Proxy]:
+        """The input that each view of an input is of."""
+        given = {p.name: p for p in self.inputs}
         roots = storage_roots(self.calls).items()
-        return frozenset(name for name, root in roots if name != root and root in given)
+        return {name: given[root] for name, root in roots if name != root and root in given}
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
@@ -268,9 +268,10 @@ class Choice:
 
         PyTorch refuses a saved view once its base is written, also where eager saves neither.
         """
-        if call is None or p.name in self.program.needed or "SAVE" in p.tags:
+        base = self.program.viewed.get(p.name)
+        if call is None or base is None or p.name in self.program.needed or "SAVE" in p.tags:
             return False
-        return p.name in self.program.views_of_inputs and self.may_run_again(call)
+        return self.may_run_again(call) and self.capacity(base, None) < INFINITE
 
     def asked(self, call: BoundSymbol) -> bool:
         """Check that a tag asks for ``call`` to run again, or for one that runs with it."""
