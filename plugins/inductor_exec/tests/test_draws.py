@@ -19,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled(2)
+
 DTYPES = list(draws.ONES)
 
 
