@@ -13,7 +13,7 @@ import tj_core as tj
 import torch
 import torch.nn.functional as F
 from tj_inductor import draws
-from tj_inductor.draws import BERNOULLI, FEW, Drawn, are_drawn_together, bernoulli, drawn
+from tj_inductor.draws import BERNOULLI, FEW, Drawn, bernoulli, drawn, may_draw_by_mkl
 from torch.utils.checkpoint import checkpoint
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ DTYPES = list(draws.ONES)
 @pytest.fixture(scope="module")
 def kernel() -> Drawn:
     made = drawn()
-    if not made.wait() and are_drawn_together():
+    if not made.wait() and may_draw_by_mkl():
         pytest.skip("PyTorch draws by MKL on this processor, and tj leaves it to that")
     return made
 
@@ -177,8 +177,8 @@ f = tj.jit(dropped, session=tj.Session(("inductor", "autograd", "torch")))
 x = torch.ones(100, 100)
 torch.manual_seed(0)
 torch.testing.assert_close(f(x), (torch.manual_seed(0), dropped(x))[1])
-from tj_inductor.draws import are_drawn_together, drawn
-assert drawn().wait() or are_drawn_together()
+from tj_inductor.draws import may_draw_by_mkl, drawn
+assert drawn().wait() or may_draw_by_mkl()
 print(tj.stats(f).program_kept)
 """
 

@@ -23,7 +23,7 @@ from tj_inductor.adapter.libraries import builds_kernels
 from tj_inductor.adapter.names import DRAWS
 from tj_inductor.kernels import Collected, Compilation, Waiting
 
-__all__ = ["BERNOULLI", "Drawn", "are_drawn_together", "claims", "drawn"]
+__all__ = ["BERNOULLI", "Drawn", "claims", "drawn", "may_draw_by_mkl"]
 
 BERNOULLI = "aten.bernoulli.p"
 
@@ -213,7 +213,7 @@ class Drawn:
         self.kernel(out, out.numel(), limit, out.element_size(), ONES[out.dtype], seed)
 
 
-def are_drawn_together() -> bool:
+def may_draw_by_mkl() -> bool:
     """Tell whether PyTorch may draw otherwise here: on processors of Intel's, by MKL."""
     info = Path("/proc/cpuinfo")
     return not info.exists() or "GenuineIntel" in info.read_text("utf-8", "replace")

@@ -9,7 +9,7 @@ something small, a random or ordered operation may not, unless a rule says so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -107,16 +107,19 @@ class Forward:
         return {p.name: p for p in values if p.name in self.distances}
 
     @cached_property
+    def roots(self) -> Mapping[str, str]:
+        """The value in whose memory each value is, by name."""
+        return storage_roots(self.calls)
+
+    @cached_property
     def bases(self) -> Mapping[str, Proxy]:
-        """The base of each view."""
-        return storages(self.calls)
+        """The base of each view of a value that a call makes."""
+        return _bases(self.roots, _made(self.calls))
 
     @cached_property
     def viewed(self) -> Mapping[str, Proxy]:
         """The input that each view of an input is of."""
-        given = {p.name: p for p in self.inputs}
-        roots = storage_roots(self.calls).items()
-        return {name: given[root] for name, root in roots if name != root and root in given}
+        return _bases(self.roots, self.inputs)
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
@@ -331,9 +334,17 @@ def _cost(p: Proxy, call: BoundSymbol | None, distance: int, size: int) -> int:
 def storages(forward: Iterable[BoundSymbol]) -> dict[str, Proxy]:
     """Map each view of a forward value to that value, its base, which saving the view keeps."""
     calls = tuple(forward)
-    made = {p.name: p for call in calls for p in call.flat_outs}
-    roots = storage_roots(calls).items()
-    return {name: made[root] for name, root in roots if name != root and root in made}
+    return _bases(storage_roots(calls), _made(calls))
+
+
+def _bases(roots: Mapping[str, str], values: Iterable[Proxy]) -> dict[str, Proxy]:
+    """Map each view to its base, where that is one of ``values``."""
+    known = {p.name: p for p in values}
+    return {name: known[root] for name, root in roots.items() if name != root and root in known}
+
+
+def _made(calls: Iterable[BoundSymbol]) -> Iterator[Proxy]:
+    return (p for call in calls for p in call.flat_outs)
 
 
 def _shrinks(call: BoundSymbol) -> bool:

@@ -85,12 +85,8 @@ def meet(node: torch.fx.Node) -> bool:
 
 
 def _is_elementwise(node: torch.fx.Node, shape: torch.Size) -> bool:
-    from tj_inductor.adapter.names import OpOverload
-
-    operator: Any = node.target
-    if not isinstance(operator, OpOverload) or _shape(node) != shape:
-        return False
-    return torch.Tag.pointwise in operator.tags or operator in CONVERSIONS
+    pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return (pointwise or node.target in CONVERSIONS) and _shape(node) == shape
 
 
 CONVERSIONS = (torch.ops.prims.convert_element_type.default,)
