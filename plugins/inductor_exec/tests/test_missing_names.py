@@ -200,6 +200,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     names.IMAGES: (compiling, "layouts_of_images", contextlib.nullcontext),
     names.PRIORITY: (priority, "lower_priority", contextlib.nullcontext),
     names.READERS: (compiling, "in_one_loop", contextlib.nullcontext),
+    names.ROWS: (compiling, "vectors_along_rows", contextlib.nullcontext),
     names.DRAWS: (draws, "Compilation", _idle),
     names.READS: (compiling, "read_before", lambda graph: None),
     names.SYMBOLS: (executor, "can_fuse", lambda call: Decline("planted")),

@@ -15,7 +15,8 @@ TOGETHER = frozenset({
     "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward",
     "_to_copy", "clone", "cat", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like",
     "arange", "scalar_tensor", "constant_pad_nd", "slice_backward", "select_backward", "gather",
-    "embedding", "_embedding_bag_backward", "index_select", "stack", "repeat", "flip", "roll",
+    "embedding", "_embedding_bag_backward", "index", "index_select", "stack", "repeat", "flip",
+    "roll",
 })  # fmt: skip
 """Operators, beside pointwise ones and views, that share a kernel with their neighbours."""
 

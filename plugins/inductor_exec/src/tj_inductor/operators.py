@@ -77,7 +77,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
     name = call.symbol.path.partition(".")[0]
     if name in OTHERWISE:
         return Decline("Inductor's programs compute it otherwise than PyTorch's kernels")
-    if torch.Tag.dynamic_output_shape in operator.tags:
+    if torch.Tag.dynamic_output_shape in operator.tags and not _picks_by_numbers(call):
         return Decline("the shape of its result depends on data")
     if is_on(call.context):
         return Decline("it runs under autocast")
@@ -90,6 +90,16 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         reason = "it returns no tensor"
     reason = reason or refusal(call, operator)
     return True if reason is None else Decline(reason)
+
+
+def _picks_by_numbers(call: BoundSymbol) -> bool:
+    """Check for an index by integers, on the device of what it picks from.
+
+    A mask picks as many elements as it has true ones.
+    """
+    tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
+    same = all(p.device == tensors[0].device for p in tensors)
+    return call.symbol == INDEX and same and all(p.dtype.name in WHOLE for p in tensors[1:])
 
 
 def _unread(call: BoundSymbol) -> Collection[str]:
@@ -284,6 +294,10 @@ SLOPES: dict[str, tuple[tuple[int, ...], int]] = {
     "rrelu_with_noise_backward": ((3, 4), 6),
 }
 """Gradients by a result: the places of slopes, and of the mark that it is the result."""
+
+INDEX = Symbol.parse("aten.index.Tensor")
+WHOLE = ("int64", "int32")
+"""Data types of the numbers that pick elements: bools and uint8 are masks."""
 
 BATCH_NORM = Symbol.parse("aten.native_batch_norm.default")
 BATCH_NORM_BACKWARD = Symbol.parse("aten.native_batch_norm_backward.default")

@@ -52,6 +52,7 @@ __all__ = [
     "readers",
     "reads",
     "regions",
+    "rows",
     "strides",
     "symbols",
     "vectors",
@@ -395,6 +396,20 @@ def readers() -> None:
     torch.testing.assert_close(made.function([x])[0], program(x)[0])
     # The result would be written over it.
     assert "in_out_ptr" not in made.source, "it is written to memory"
+
+
+def rows() -> None:
+    """See that rows which an index picks are summed by vectors along the rows."""
+
+    def program(table: Any, index: Any) -> Any:
+        return (torch.nn.functional.embedding(index, table).sum(1),)
+
+    given = [torch.rand(5, 64), torch.arange(80).view(5, 16) % 5]
+    graph, fakes, mode = _traced(program, *given)
+    made = compiling.compiled(graph, fakes, mode, {0: None}, backward=False)
+    torch.testing.assert_close(made.function([*given])[0], program(*given)[0])
+    # Elements of a row are put in an array, from which a vector is read.
+    assert "tmpbuf" not in made.source, "they are read element by element"
 
 
 def draws() -> None:

@@ -32,6 +32,7 @@ from tj_inductor.adapter.priority import lower_priority
 from tj_inductor.adapter.propagation import exact_propagation
 from tj_inductor.adapter.readers import in_one_loop
 from tj_inductor.adapter.repairs import by_twos, copy_joined
+from tj_inductor.adapter.rows import vectors_along_rows
 from tj_inductor.adapter.settings import settings
 from tj_inductor.adapter.vectors import try_few
 from tj_inductor.adapter.writes import known_memory, read_before, write
@@ -143,6 +144,7 @@ def compiled(
         layouts_of_images(),
         lower_priority(),
         tracing_alone(),
+        vectors_along_rows(),
     ):
         made: Any = compile_fx_inner(
             graph, list(inputs), is_backward=backward, static_input_idxs=()

@@ -31,6 +31,7 @@ from tj_inductor.adapter.names import (
     READERS,
     READS,
     REGIONS,
+    ROWS,
     STRIDES,
     SYMBOLS,
     VECTORS,
@@ -178,6 +179,12 @@ FEATURES = (
         "values whose readers meet in one operator are not written to memory",
         "they are, which takes longer",
         "readers",
+    ),
+    _feature(
+        ROWS,
+        "rows that an index picks are read by vectors where they are summed",
+        "they are read element by element, in ten times the time",
+        "rows",
     ),
     _feature(
         DRAWS,

@@ -29,6 +29,7 @@ __all__ = [
     "READERS",
     "READS",
     "REGIONS",
+    "ROWS",
     "STRIDES",
     "SYMBOLS",
     "VECTORS",
@@ -59,6 +60,7 @@ IMAGES = "layouts of images"
 PRIORITY = "priority of compilers"
 READERS = "values with one reader"
 DRAWS = "random bits"
+ROWS = "rows that an index picks"
 
 _USES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch._C._dynamo.guards": {
@@ -105,6 +107,8 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._inductor.codegen.cpp": {
         "CppVecOverrides": ("convert vectors to another type (2.10)", LOW),
+        "TilingSelect": ("choose the loop of vectors", ROWS),
+        "TilingSelect._select_tiling_indices": ("choose the loop of vectors", ROWS),
     },
     "torch._inductor.compile_fx": {"compile_fx_inner": ("compile a graph of operators", REGIONS)},
     "torch._inductor.cpp_builder": {
@@ -120,6 +124,9 @@ _USES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "torch._inductor.decomposition": {
         "select_decomp_table": ("trace the operators that Inductor has kernels for", REGIONS),
+    },
+    "torch._inductor.dependencies": {
+        "extract_read_writes": ("know what loops read and write", ROWS),
     },
     "torch._inductor.fx_passes": {"reinplace": ("know the memory of a value", STRIDES)},
     "torch._inductor.fx_passes.reinplace": {
