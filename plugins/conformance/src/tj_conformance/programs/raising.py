@@ -18,6 +18,8 @@ CALLS: Mapping[str, str] = MappingProxyType(
         "embedding": "y = torch.nn.functional.embedding(i, x[:, None]).flatten()",
         "gather": "y = x.gather(0, i)",
         "index_select": "y = torch.index_select(x, 0, i)",
+        "select": "y = x[:2][i < 9].select(0, 1)[None] * x",
+        "as_strided": "y = x[:2][i < 9].as_strided((2,), (1,)) * 2",
         "index_add": "y = x.index_add(0, i, x[:2] * 2)",
         "setitem": "y = x.clone(); y[i] = 3.0",
         "cross entropy": "y = torch.nn.functional.cross_entropy(x.expand(2, 4), i)[None] * x",

@@ -262,7 +262,8 @@ def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     if not tensors or _views(operator):
         # A view of sizes or at an index that depends on data may not be one of the tensor.
-        return operator not in _SOUND and any(map(_depends_on_data, arguments))
+        given = [*arguments, *_unasserted(operator, arguments)]
+        return operator not in _SOUND and any(map(_depends_on_data, given))
     if operator.namespace in ("prim", "prims"):
         return False
     if operator.namespace != "aten":
@@ -277,6 +278,19 @@ def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
     return not (
         torch.Tag.pointwise in operator.tags or name in _QUIET or name.rstrip("_") in _QUIET
     )
+
+
+def _unasserted(operator: OpOverload, arguments: Sequence[Any]) -> Sequence[Any]:
+    """The sizes of the first argument that a view needs, and PyTorch asserts nothing of.
+
+    ``meta_select`` in torch/_subclasses/fake_impls.py guards, and lets an unknown size pass.
+    """
+    if operator is torch.ops.aten.select.int:
+        x, dim, _ = arguments
+        return x.shape[dim : dim + 1 or None]
+    if operator is torch.ops.aten.as_strided.default:
+        return [*arguments[0].shape]
+    return ()
 
 
 def writes_elements_twice(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
