@@ -42,6 +42,7 @@ from tj_torch.capture import inner_gradients
 from tj_torch.capture.autocast_notes import Casts
 from tj_torch.capture.comparison import Comparison, check_assumed
 from tj_torch.capture.constants import Constants
+from tj_torch.capture.dynamo.kernel_trials import lacks_kernel, unread
 from tj_torch.capture.dynamo.trace_limits import UNHELD, UnheldError, check_held
 from tj_torch.capture.handled_calls import tagged_handled
 from tj_torch.capture.higher_order.checkpoint import check_repeated
@@ -174,6 +175,7 @@ class Importer(NodeValues):
         self.constants = Constants(self.namer)
         self.programs: dict[tuple[Any, ...], Trace] = {}
         self.other_names = OtherNames()
+        self.unread = unread(self.graph.graph)
         self.start = time.perf_counter()
 
     def acquired(self) -> Acquired:
@@ -415,6 +417,9 @@ class Importer(NodeValues):
         change = is_autograd_change(call)
         unknown = self.opaque_state or self.changes_state(call, node)
         unknown = unknown or may_raise_at_run_time(call, self.dialects.tables[MAY_RAISE])
+        # What nothing reads is left out, and would raise nothing.
+        name = call.symbol.qualname
+        unknown = unknown or (node in self.unread and lacks_kernel(function, name, node))
         if (unknown and not change) or makes_jagged(node):
             return None
         made = made_subclass(node)

@@ -287,7 +287,7 @@ def _unasserted(operator: OpOverload, arguments: Sequence[Any]) -> Sequence[Any]
     """
     if operator is torch.ops.aten.select.int:
         x, dim, _ = arguments
-        return x.shape[dim : dim + 1 or None]
+        return [x.shape[dim]] if x.dim() else []
     if operator is torch.ops.aten.as_strided.default:
         return [*arguments[0].shape]
     return ()
