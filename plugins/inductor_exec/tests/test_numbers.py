@@ -345,3 +345,36 @@ def test_bits_of_a_symbol_are_an_integer(
         warnings.simplefilter("error", tj.TjWarning)
         for n in (3, 7, 9, 0, 1, 200):
             assert_same(jitted(large, n), f(large, n), f"{bits} of {n}", rtol=0, atol=0)
+
+
+BY_LARGE: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "//": lambda x, n: (x + 1) // n,
+    "floor": lambda x, n: torch.div(x + 1, n, rounding_mode="floor"),
+    "trunc": lambda x, n: torch.div(x + 1, n, rounding_mode="trunc"),
+    "%": lambda x, n: (x + 1) % n,
+    "remainder of the number": lambda x, n: torch.remainder(n, x + 1),
+    "fmod": lambda x, n: torch.fmod(x + 1, n),
+    "/": lambda x, n: (x + 1) / n,
+    "product and sum": lambda x, n: (x + 1) * n + n,
+    "alpha": lambda x, n: torch.add(x, x + 1, alpha=n),
+    "where": lambda x, n: torch.where(x > 1, x + 1, n),
+    "clamp": lambda x, n: (x + 1).clamp(min=n),
+    "comparison": lambda x, n: ((x + 1) < n).to(x.dtype) * 2,
+    "full": lambda x, n: torch.full_like(x, n) + x,
+}
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str
+)
+@pytest.mark.parametrize("name", BY_LARGE)
+def test_a_symbol_of_more_than_32_bits(
+    installed: Callable[..., Any], name: str, dtype: torch.dtype
+) -> None:
+    """A divisor was a constant of 32 bits: ``x // 2**33`` of floats was ``x / 0``."""
+    x = torch.tensor([1.0, -3.0, 5e9, -7e10, 2.5, 0.0] * 3).to(dtype)
+    f = BY_LARGE[name]
+    jitted = installed(f)
+    for n in (3, 300, 2**33, 1 - 2**40, 7, 2**31, -5):
+        assert_same(jitted(x, n), f(x, n), f"{name} by {n}")

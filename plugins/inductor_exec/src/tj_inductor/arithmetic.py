@@ -67,7 +67,7 @@ def _divisor(b: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     dimensions, if they divide by it.
     """
     wide = torch.float32 if dtype in HALVES else dtype
-    return torch.as_tensor(b, dtype=wide if _is_one(b) else dtype, device=device).to(wide)
+    return _tensor(b, wide if _is_one(b) else dtype, device).to(wide)
 
 
 def _is_one(value: Any) -> bool:
@@ -107,8 +107,18 @@ def _wide(a: Any, b: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tenso
     """
     device = _device(a, b)
     wide = torch.float32 if dtype in HALVES else dtype
-    first, second = (torch.as_tensor(v, dtype=dtype, device=device).to(wide) for v in (a, b))
+    first, second = (_tensor(v, dtype, device).to(wide) for v in (a, b))
     return first, second
+
+
+def _tensor(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """``value``, a number or a tensor, as a tensor.
+
+    Of a symbol, ``torch.as_tensor`` makes a constant of 32 bits, and the region's for its value.
+    """
+    if isinstance(value, torch.SymInt):
+        return torch.scalar_tensor(value, dtype=dtype, device=device)
+    return torch.as_tensor(value, dtype=dtype, device=device)
 
 
 def _device(a: Any, b: Any) -> torch.device:

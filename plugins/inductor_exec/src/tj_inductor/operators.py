@@ -81,6 +81,8 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         return Decline("the shape of its result depends on data")
     if is_on(call.context):
         return Decline("it runs under autocast")
+    if any(isinstance(x, complex) for x in (*call.args, *dict(call.kwargs).values())):
+        return Decline("no kernels for complex numbers")
     unread = _unread(call)
     values = (p for p in (*call.flat_args, *call.flat_outs) if p.name not in unread)
     reason = next(filter(None, map(_unfit, values)), None) or _lost(call)

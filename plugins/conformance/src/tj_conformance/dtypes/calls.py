@@ -168,7 +168,7 @@ NUMBERS = (
     "F.softplus({a}, {s})",
     "F.elu({a}, {s})",
     "F.hardshrink({a}, {s})",
-    "F.softshrink({a}, 0.5)",
+    "F.softshrink({a}, 0.5).abs()",
     "torch.bitwise_and({s}, {a})",
     "torch.bitwise_left_shift({s}, {a})",
 )

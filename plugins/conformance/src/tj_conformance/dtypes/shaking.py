@@ -20,9 +20,10 @@ EXACT = frozenset({
 DIFFERENCES = frozenset({"gelu", "tanhshrink", "special_ndtr", "mish", "special_log_ndtr"})
 """Functions that subtract what they round: errors are those of a number near 1."""
 
-CHOOSE = frozenset(
-    {"max", "min", "amax", "amin", "aminmax", "cummax", "cummin", "sort", "topk", "elu"}
-)
+CHOOSE = frozenset({
+    "max", "min", "amax", "amin", "aminmax", "cummax", "cummin", "sort", "topk", "elu",
+    "maximum", "minimum", "fmax", "fmin", "clamp",
+})  # fmt: skip
 """Functions that choose among equal values, either of two zeros."""
 
 
@@ -44,11 +45,13 @@ class Shaken(TorchFunctionMode):
         given = kwargs or {}
         found = func(*args, **given)
         name = getattr(func, "__name__", "")
-        if name not in EXACT and not name.endswith("_") and given.get("out") is None:
-            for x in found if isinstance(found, tuple | list) else (found,):
-                if isinstance(x, torch.Tensor) and not any(x is y for y in args):
-                    if name in CHOOSE:
-                        self._sign(x)
+        if name.endswith("_") or given.get("out") is not None:
+            return found
+        for x in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(x, torch.Tensor) and not any(x is y for y in args):
+                if name in CHOOSE:
+                    self._sign(x)
+                if name not in EXACT:
                     self._shake(x, least=1.0 if name in DIFFERENCES else 0.0)
         return found
 
