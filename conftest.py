@@ -38,7 +38,7 @@ SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 SHARE = int(os.environ.get("TJ_ONE_IN", "1"))
 """Of all tests that would run, one in so many does: for runs on other versions of PyTorch."""
 
-COARSER = 3
+COARSER = 4
 """Of tests marked ``sampled(n)``, the default run takes one in this number times ``n``."""
 
 SLOW = 240

@@ -117,7 +117,8 @@ def _tensor(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tenso
     Of a symbol, ``torch.as_tensor`` makes a constant of 32 bits, and the region's for its value.
     """
     if isinstance(value, torch.SymInt):
-        return torch.scalar_tensor(value, dtype=dtype, device=device)
+        number: Any = value
+        return torch.scalar_tensor(number, dtype=dtype, device=device)
     return torch.as_tensor(value, dtype=dtype, device=device)
 
 

@@ -15,6 +15,7 @@ from tj_torch.internal import RunSymbols, SymbolFacts
 from tj_inductor.adapter.features import LostError
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.settings import fingerprint
+from tj_inductor.branches import without_branches
 from tj_inductor.elementary import with_fast_erf, with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Collected, collecting, repeated
 from tj_inductor.loads import with_fast_loads
@@ -56,7 +57,8 @@ class Compiler:
         kernel = with_wide_steps(kernel)
         if self.options.decompose_tanh:
             kernel = with_fast_tanh(kernel)
-        return thrown_again(with_fast_loads(with_fast_exp(with_fast_erf(kernel))))
+        kernel = with_fast_loads(with_fast_exp(with_fast_erf(kernel)))
+        return thrown_again(without_branches(kernel))
 
     def compile(self, region: FusionRegion) -> Fused | Decline:
         """Compile the region to one function of a list of its inputs, if nothing for it is lost."""

@@ -26,6 +26,7 @@ from tj_inductor.adapter import priority as adapter_priority
 from tj_inductor.adapter.linking import link_flags
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.vectors import several_kinds, try_few
+from tj_inductor.branches import without_branches
 from tj_inductor.draws import Drawn, may_draw_by_mkl
 from tj_inductor.elementary import with_fast_erf, with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Waiting, collecting
@@ -163,7 +164,7 @@ LOADS = ("mask_of", "store_of")
 
 
 def elementary() -> None:
-    """See that elementary functions and masks are found in the texts of kernels."""
+    """See that elementary functions, masks and choices are found in the texts of kernels."""
     texts: list[str] = []
     x = torch.ones(64)
     with collecting(change=lambda text: _noted(text, texts)):
@@ -179,6 +180,12 @@ def elementary() -> None:
     called = fast[fast.rindex('extern "C"') :]
     assert not vectors or all(name in called for name in LOADS), (
         "masks are loaded or stored otherwise"
+    )
+    windows = torch.ones(8, 14, 14)
+    with collecting(change=lambda text: _noted(text, texts)):
+        _compiled(lambda x: (x.view(8, 2, 7, 2, 7).permute(1, 3, 2, 4, 0).relu(),), windows)
+    assert "std::max(tmp" not in without_branches(texts[-1]), (
+        "a largest scalar is spelled otherwise"
     )
 
 
