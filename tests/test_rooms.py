@@ -51,8 +51,8 @@ ROOMS = {
     ),
     "tj_inductor": (
         "options", "opening", "arithmetic", "mixed", "sums", "moves", "bags", "pools",
-        "activations",
-        "norms", "formulas", "texts", "thrown", "branches", "elementary", "loads", "constants", "loops",
+        "activations", "norms",
+        "formulas", "texts", "thrown", "branches", "elementary", "loads", "constants", "loops",
         "adapter", "kernels", "draws", "trials", "joined", "operators", "numbers", "packed",
         "counted", "lists", "alone", "decompositions", "graph", "repeated",
         "lowering", "variants", "compiler", "packaging", "executor", "probes", "doctor", "plugin",
