@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from tj_inductor.branches import without_branches
 from tj_inductor.compiler import Compiler
+from torch._inductor import config
 
 Program = Callable[[torch.Tensor], torch.Tensor]
 
@@ -59,6 +60,15 @@ def test_values(name: str, dtype: torch.dtype, fusing: Any) -> None:
     # Of two zeros, kernels for vectors take the second, and those for scalars the first.
     if dtype.is_floating_point and name not in ("maximum", "minimum", "largest", "smallest"):
         assert torch.equal(found.signbit()[zero], expected.signbit()[zero])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_for_processors_without_vectors(name: str, fusing: Any) -> None:
+    x = given(torch.float32)
+    with config.patch({"cpp.simdlen": 1}):
+        found = fusing(PROGRAMS[name])(x)
+    torch.testing.assert_close(found, PROGRAMS[name](x), equal_nan=True)
 
 
 def test_gradients(fusing: Any) -> None:

@@ -39,8 +39,9 @@ def without_branches(source: str) -> str:
 _FUNCTIONS = """#include <cstdint>
 #include <cstring>
 #include <type_traits>
-#if defined(__SSE4_1__)
-#include <immintrin.h>
+// With vectors, their headers are there.
+#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+#define HAS_INTRINSICS
 #endif
 template <typename Bits, typename T>
 static inline T chosen_bits(bool first, T a, T b) {
@@ -55,7 +56,7 @@ static inline T chosen_bits(bool first, T a, T b) {
 template <typename A, typename B>
 static inline auto chosen(bool first, const A& a, const B& b) {
     if constexpr (std::is_same_v<A, float> && std::is_same_v<B, float>) {
-#if defined(__SSE4_1__)
+#if defined(HAS_INTRINSICS)
         const __m128 mask = _mm_castsi128_ps(_mm_cvtsi32_si128(-static_cast<int>(first)));
         return _mm_cvtss_f32(_mm_blendv_ps(_mm_set_ss(b), _mm_set_ss(a), mask));
 #else
@@ -70,7 +71,7 @@ static inline auto chosen(bool first, const A& a, const B& b) {
 // The larger (smaller) one; b if they are equal, or if one is NaN.
 template <typename T>
 static inline T larger(T a, T b) {
-#if defined(__SSE4_1__)
+#if defined(HAS_INTRINSICS)
     if constexpr (std::is_same_v<T, float>)
         return _mm_cvtss_f32(_mm_max_ss(_mm_set_ss(a), _mm_set_ss(b)));
 #endif
@@ -78,7 +79,7 @@ static inline T larger(T a, T b) {
 }
 template <typename T>
 static inline T smaller(T a, T b) {
-#if defined(__SSE4_1__)
+#if defined(HAS_INTRINSICS)
     if constexpr (std::is_same_v<T, float>)
         return _mm_cvtss_f32(_mm_min_ss(_mm_set_ss(a), _mm_set_ss(b)));
 #endif

@@ -116,9 +116,9 @@ def with_factor(operator: Any) -> Formula:
             return made
         common = torch.result_type(x, y)
         wide = torch.float32 if common in HALVES else common
-        # An integer may have more digits than a half, or be larger.
-        tensors = (v.to(common).to(wide) if isinstance(v, torch.Tensor) else v for v in (x, y))
-        first, second = tensors
+        # An integer is rounded first: it may have more digits than a half, or be larger.
+        given = (v.to(common) if isinstance(v, torch.Tensor) else v for v in (x, y))
+        first, second = (v.to(wide) if isinstance(v, torch.Tensor) else v for v in given)
         return operator(first, second * alpha).to(common)
 
     return changed

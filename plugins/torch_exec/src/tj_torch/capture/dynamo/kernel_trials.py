@@ -39,15 +39,15 @@ def is_refused(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return not random and _error(operator, args, kwargs, pointwise=pointwise) is not None
 
 
-_PLAIN = re.compile(r"(torch\.(Tensor|nn\.functional|special|linalg|fft)?\.?\w+|aten\.[\w.]+)")
+_PLAIN = re.compile(r"torch\.((Tensor|nn\.functional|special|linalg|fft)\.)?\w+|aten\.\w+(\.\w+)?")
 """Names of functions that only compute, and may draw random numbers: others are not tried."""
 
 
 def lacks_kernel(function: Callable[..., Any], name: str, node: torch.fx.Node) -> bool:
     """Test if PyTorch has no kernel for the data types of ``node``, a call of ``function``.
 
-    The function, whose symbol is ``name``, is tried on ones, not where all tensors are of float32
-    or float64.
+    The function, whose symbol is ``name``, is tried on ones, of `_MOST` elements at most, and not
+    where all tensors are of float32 or float64.
     """
     if _PLAIN.fullmatch(name) is None:
         return False
