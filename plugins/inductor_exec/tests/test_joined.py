@@ -116,6 +116,9 @@ def test_products_that_are_returned_have_memory_of_their_own(fusing: Any) -> Non
     results = jitted(x, w)
     assert len({y.untyped_storage().data_ptr() for y in results}) == STEPS
     assert all(y._base is None and y.storage_offset() == 0 for y in results)
+    # One of them alone does not keep the product of all rows.
+    alone = fusing(lambda x, w: [y.sin() for y in f(x, w)[1:]] + f(x, w)[:1])(x, w)
+    assert {y.untyped_storage().nbytes() for y in (*results, *alone)} == {results[0].nbytes}
     with torch.no_grad():
         expected = results[1].clone()
         results[0].zero_()

@@ -15,7 +15,8 @@ __all__ = ["copied", "in_one_place", "value_of"]
 
 
 def in_one_place(outputs: Sequence[torch.fx.Node], written: Collection[int]) -> list[int]:
-    """Places of outputs that are copies of an input, or of the same value as an earlier output.
+    """Places of outputs that are copies of an input, of the same value as an earlier output, or of
+    a part of a value.
 
     Outputs in ``written`` are left out: each is to be written to an input.
 
@@ -30,10 +31,20 @@ def in_one_place(outputs: Sequence[torch.fx.Node], written: Collection[int]) -> 
         if index in written:
             continue
         origin = copied(node)
-        if value_of(origin) in first or getattr(origin, "op", None) == "placeholder":
+        known = value_of(origin) in first or getattr(origin, "op", None) == "placeholder"
+        if known or _is_part(node, origin):
             found.append(index)
         first.add(value_of(origin))
     return found
+
+
+def _is_part(node: torch.fx.Node, origin: torch.fx.Node) -> bool:
+    """Test if ``node`` may have fewer elements than ``origin``, which it is a copy or view of."""
+    if origin is node:
+        return False
+    values = [x.meta.get("val") for x in (node, origin)]
+    counts = [x.numel() for x in values if isinstance(x, torch.Tensor)]
+    return not all(isinstance(n, int) for n in counts) or len({*counts}) == 2
 
 
 def value_of(node: torch.fx.Node) -> Hashable:

@@ -120,12 +120,18 @@ def apart(
         taken = {_memory(value) for value in box if isinstance(value, torch.Tensor)}
         outputs = list(function(box))
         for index, output in enumerate(outputs):
-            if index in same and _memory(output) in taken:
+            if index in same and (_memory(output) in taken or _is_part(output)):
                 outputs[index] = _copy(output)
             taken.add(_memory(output))
         return outputs
 
     return run
+
+
+def _is_part(output: torch.Tensor) -> bool:
+    """Test for a tensor whose memory holds more than its elements, as a part of a product does."""
+    last = sum((n - 1) * step for n, step in zip(output.shape, output.stride(), strict=True))
+    return output.untyped_storage().nbytes() > (last + 1) * output.element_size()
 
 
 def _copy(output: torch.Tensor) -> torch.Tensor:
