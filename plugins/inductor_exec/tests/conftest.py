@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import tj_core as tj
+from tj_inductor.compiler import Compiler
 
 PLUGINS = ("inductor", "autograd", "torch")
 
@@ -27,3 +28,26 @@ def fusing(_not_disabled: None) -> Iterator[Any]:
         return tj.jit(f, session=tj.Session(PLUGINS, overrides=overrides), **more)
 
     return jit
+
+
+class Texts(NamedTuple):
+    """The texts of kernels: as Inductor has ``written`` them, and as they are ``compiled``."""
+
+    written: list[str]
+    compiled: list[str]
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> Texts:
+    """The texts of the kernels that the test makes."""
+    seen = Texts([], [])
+    changed = Compiler.changed
+
+    def noted(self: Compiler, text: str) -> str:
+        made = changed(self, text)
+        seen.written.append(text)
+        seen.compiled.append(made)
+        return made
+
+    monkeypatch.setattr(Compiler, "changed", noted)
+    return seen

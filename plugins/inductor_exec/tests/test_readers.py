@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tj_inductor.adapter.readers import STEPS, meet
-from tj_inductor.compiler import Compiler
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -95,16 +94,8 @@ def test_values_and_gradients(name: str, dtype: torch.dtype, fusing: Any) -> Non
 
 
 @pytest.mark.slow
-def test_what_is_written_has_eagers_strides(fusing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_has_eagers_strides(texts: Any, fusing: Any) -> None:
     """Inductor wrote the gradient of ``silu`` as contiguous images, and read it across them."""
-    texts: list[str] = []
-    changed = Compiler.changed
-
-    def noted(self: Compiler, text: str) -> str:
-        texts.append(text)
-        return changed(self, text)
-
-    monkeypatch.setattr(Compiler, "changed", noted)
     block = (nn.Conv2d(32, 64, 1), nn.BatchNorm2d(64), nn.SiLU(), nn.Conv2d(64, 32, 1))
     model = nn.Sequential(*block, *copy.deepcopy(block)).to(memory_format=torch.channels_last)
     x = torch.randn(4, 32, 16, 16).to(memory_format=torch.channels_last).requires_grad_()
@@ -113,5 +104,5 @@ def test_what_is_written_has_eagers_strides(fusing: Any, monkeypatch: pytest.Mon
         (grad,) = torch.autograd.grad(f(x).square().mean(), x)
         found.append(grad)
     torch.testing.assert_close(*found, atol=1e-6, rtol=1e-4)
-    assert texts
-    assert not any("transpose_mxn<" in text for text in texts)
+    assert texts.written
+    assert not any("transpose_mxn<" in text for text in texts.written)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from tj_inductor.texts import ENTRY, before_kernel
+from tj_inductor.texts import ENTRY, before_kernel, respelled
 
 __all__ = ["without_branches"]
 
@@ -19,7 +19,7 @@ CHOICES = tuple(
     for spelling, becomes in (
         # Lambdas and casts, which Inductor writes for values that may not be computed, stay.
         (r"= (\w+) \? (\w+) : (\w+);", r"= chosen(\1, \2, \3);"),
-        (r"\bstd::max\((\w+), decltype\(\1\)\((-?\w+)\)\)", r"positive(\1, decltype(\1)(\2))"),
+        (r"\bstd::max\((\w+), decltype\(\1\)\((-?\w+)\)\)", r"larger(decltype(\1)(\2), \1)"),
         (r"\b(max|min)_propagate_nan\((\w+), (\w+)\)", r"\1_of(\2, \3)"),
     )
 )
@@ -28,9 +28,7 @@ CHOICES = tuple(
 
 def without_branches(source: str) -> str:
     """Let each choice between two floats in the kernel ``source`` be one of their bits."""
-    made = source
-    for spelling, becomes in CHOICES:
-        made = spelling.sub(becomes, made)
+    made = respelled(source, CHOICES)
     if made == source or ENTRY.search(made) is None:
         return source
     return before_kernel(made, _FUNCTIONS)
@@ -85,8 +83,6 @@ static inline T smaller(T a, T b) {
 #endif
     return chosen(a < b, a, b);
 }
-template <typename T>
-static inline T positive(T x, T least) { return larger(least, x); }
 template <typename T>
 static inline T max_of(T a, T b) {
     if constexpr (std::is_floating_point_v<T>) return chosen(a != a, a, larger(a, b));

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from tj_inductor.texts import ENTRY, before_kernel
+from tj_inductor.texts import ENTRY, before_kernel, respelled
 
 __all__ = ["with_fast_loads"]
 
@@ -58,9 +58,7 @@ STORE = r"\b(\w+)\.store\((%s)\b"
 
 def with_fast_loads(source: str) -> str:
     """Replace loads, stores and conversions in the kernel ``source`` by those below."""
-    made = source
-    for spelling, change in CHANGES:
-        made = spelling.sub(change, made)
+    made = respelled(source, CHANGES)
     entry = ENTRY.search(made)
     if entry is None:
         return source

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-__all__ = ["ENTRY", "before_kernel", "with_wide_steps"]
+__all__ = ["ENTRY", "before_kernel", "respelled", "with_wide_steps"]
 
 ENTRY = re.compile(r'^extern "C"[^{;]*\bkernel\(', re.MULTILINE)
 """Start of the kernel's function."""
@@ -15,6 +16,13 @@ def before_kernel(source: str, functions: str) -> str:
     entry = ENTRY.search(source)
     assert entry is not None
     return source[: entry.start()] + functions + source[entry.start() :]
+
+
+def respelled(source: str, changes: Iterable[tuple[re.Pattern[str], str]]) -> str:
+    """``source`` with what each pattern finds replaced, one pattern after the other."""
+    for spelling, becomes in changes:
+        source = spelling.sub(becomes, source)
+    return source
 
 
 STEP = re.compile(r"(::arange\(\w+, )(-?\d+)\)")

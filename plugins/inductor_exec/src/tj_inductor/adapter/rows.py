@@ -25,10 +25,12 @@ def _along_rows(own: Callable[..., list[int]]) -> Callable[..., list[int]]:
 
     def select(self: Any, bodies: Sequence[Any], sizes: Sequence[Any], width: int) -> list[int]:
         chosen = own(self, bodies, sizes, width)
-        if len(chosen) != 1:
-            return chosen
         # The loops of each body are the first of these, or all.
-        loops = [n for part in max(sizes, key=lambda parts: len(parts[1])) for n in part]
+        outer, summed = max(sizes, key=lambda parts: len(parts[1]))
+        loops = [*outer, *summed]
+        # Of the other loops, all results are contiguous along one at most, which is chosen.
+        if len(chosen) != 1 or chosen[0] < len(outer):
+            return chosen
         rows = _rows(bodies, sizes)
         long = [i for i in rows if _fills(loops[i], width, loops[chosen[0]])]
         return chosen if not long or chosen[0] in rows else [max(long)]
