@@ -203,6 +203,25 @@ def test_sizes_that_change(f: Callable[..., Any]) -> None:
     assert tj.stats(jitted).fallbacks == ()
 
 
+@torch.no_grad()
+def test_sizes_that_change_beside_writes() -> None:
+    """A write that is moved gives the operation an argument with other strides."""
+
+    def writing(x, n):
+        rows = int(n)
+        head, tail = x.split([rows, len(x) - rows])
+        tail.mul_(2)
+        head.masked_scatter_((head[:, 1] < 99)[:, None], torch.cat([tail, head * 2]))
+        return scan(lambda s, row: (s + row, s * row), tail.sum(0) * 0 + 1, tail)
+
+    jitted = tj.jit(writing, dynamic=True)
+    for size, rows in ((5, 3), (2, 1), (7, 3)):
+        mine, theirs = (torch.linspace(-1, 1, 3 * size).reshape(size, 3) for _ in range(2))
+        assert_equal(jitted(mine, torch.tensor(rows)), writing(theirs, torch.tensor(rows)))
+        assert_equal(mine, theirs)
+    assert tj.stats(jitted).fallbacks == ()
+
+
 def test_the_graph_of_a_shared_region_is_one_program() -> None:
     jitted = assert_captured(nested_regions, X, W, needs_grad=False)
     first, second = calls_through(jitted, "tj.invoke")

@@ -102,3 +102,16 @@ def test_operators_of_others_are_not_tried() -> None:
     expected = len(seen)
     tj.jit(f)(x)
     assert len(seen) <= 2 * expected
+
+
+def test_a_size_that_is_a_number_by_now_is_not_tried() -> None:
+    linear = torch.nn.Linear(4, 4)
+
+    @tj.jit(dynamic=True, strict=True)
+    def unread(x: torch.Tensor) -> torch.Tensor:
+        y = linear(x)  # the symbols of a square matrix are 4 here
+        x.gather(1, x.argsort(1))
+        return y
+
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(unread(x), linear(x))

@@ -128,7 +128,7 @@ class TorchDialects:
         except LookupError as error:
             raise CannotExpandError(f"{call.symbol} has no implementation") from error
         if call.subprograms:
-            return expand_operation(call, function)
+            return expand_operation(call, function, self.sizes)
         return self.expand(call, function, self.modes())
 
     def expand(

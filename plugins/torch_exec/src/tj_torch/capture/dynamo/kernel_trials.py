@@ -110,4 +110,5 @@ def _is_plain(value: torch.Tensor, pointwise: bool) -> bool:
     plain = value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
     if not plain or pointwise:
         return plain
-    return isinstance(value.numel(), int) and value.numel() <= _MOST
+    # Symbols that a guard has made one number multiply to an int.
+    return all(isinstance(size, int) for size in value.shape) and value.numel() <= _MOST
