@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import tj_core as tj
@@ -161,3 +162,32 @@ def test_an_integer_that_is_computed_is_an_index(name: str) -> None:
     equal_to_eager(text, *calls)()
     if name in ("an element", "the largest", "of a loop", "written"):
         captured_whole(text, "f(0)")
+
+
+def first_column(v: torch.Tensor) -> None:
+    v[:, 0].zero_()
+
+
+def last_row_across(v: torch.Tensor) -> None:
+    v.t()[2].fill_(3)
+
+
+def each_third(v: torch.Tensor) -> None:
+    v.view(-1)[::3].zero_()
+
+
+@pytest.mark.parametrize("write", [first_column, last_row_across, each_third])
+def test_columns_of_no_row_are_written(write: Callable[[torch.Tensor], None]) -> None:
+    """Fake tensors with gaps assert that they have elements."""
+
+    def program(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        v = x[m]
+        write(v)
+        return v.mul_(2)
+
+    functional = tj.Session(["torch"], overrides={"torch": {"functional": "always"}})
+    jitted = tj.jit(program, session=functional)
+    x = torch.ones(4, 3)
+    for count in (2, 0, 1):
+        m = torch.arange(4) < count
+        assert torch.equal(jitted(x, m), program(x, m))
