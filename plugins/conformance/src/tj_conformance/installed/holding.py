@@ -26,6 +26,9 @@ BATCH = 24
 PASS = "the pass "
 """Start of the reason of a fallback that is a failure of tj itself."""
 
+LOST = "has changed in Python objects before is lost"
+"""Part of the warning where a part of a program with graph breaks raises (docs/limits.md)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -74,8 +77,7 @@ def _verdict(subject: Subject, session: tj.Session) -> Verdict:
             problems = [f"{type(error).__name__}: {error}"]
     reasons = [f.reason for each in jitted for f in tj.stats(each).fallbacks]
     problems += [f"falls back: {r}" for r in reasons if not subject.breaks or PASS in r]
-    if subject.copies:
-        reasons += ["graph break: "]
+    reasons += [LOST] * subject.breaks + ["graph break: "] * subject.copies
     problems += [f"warns: {w}" for w in dict.fromkeys(said) if not any(r in w for r in reasons)]
     return Verdict(subject, tuple(problems), _confirmed(session) - before)
 

@@ -141,6 +141,10 @@ ROUNDED: dict[str, Look] = {**GRADIENT, "strides": _strides_that_reach}
 """Facts of a gradient whose contributions may be added in another order."""
 
 
+_OF_DOUBLES = 1e-7
+"""Tolerance of `torch.testing.assert_close` for float64."""
+
+
 def compare_worlds(
     got: World, expected: World, when: str, ignore: Collection[str] = (), rounding: bool = False
 ) -> list[Difference]:
@@ -177,6 +181,9 @@ def _other_values(got: World, expected: World, when: str) -> Iterator[Difference
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, float) and math.isnan(a):
         return math.isnan(b)
+    if isinstance(a, float) and current().rounds:  # an element, by ``item``
+        share = current().tolerance or _OF_DOUBLES
+        return math.isclose(a, b, rel_tol=share, abs_tol=share)
     return a is b or bool(a == b)
 
 

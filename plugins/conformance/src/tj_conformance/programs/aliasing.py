@@ -89,6 +89,7 @@ def check(
     ignore: Collection[str] = (),
     lenient: bool = False,
     other_saved: bool = False,
+    early: bool = False,
     seed: int = 11,
 ) -> Report:
     """Run each scene twice through one jitted callable, and compare with eager.
@@ -100,10 +101,11 @@ def check(
     `tj_conformance.oracle.world` that do not count. A ``lenient`` check accepts gradients that
     eager refuses because a saved tensor was written, and other rounding, since contributions are
     added in another order. With ``other_saved`` it also accepts refusals after writes to results,
-    and other layouts of gradients of gradients, the first of which determines that of a sum. The
-    comparison ends at the first difference: later ones would only repeat it.
+    and other layouts of gradients of gradients, the first of which determines that of a sum. An
+    ``early`` candidate raises while it captures, before it writes: the comparison ends at a call
+    that raises. Else it ends at the first difference: later ones would only repeat it.
     """
-    run = _Run(create_graph, ignore, lenient, other_saved, seed)
+    run = _Run(create_graph, ignore, lenient, other_saved, early, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of either side, a fallback's included: see `fallbacks`
         theirs = _Side(make())
@@ -111,7 +113,7 @@ def check(
         mine.call = jit(mine.program.fn)
         for i, scene in enumerate(scenes):
             for after in (run.differentiate, run.write):
-                if not run.differences:
+                if not run.differences and not run.over:
                     run.once(mine, theirs, scene, after, f"scene {i}, {after.__name__}")
     jitted = attempt(jitted_of, mine.call)
     if isinstance(jitted, str):  # another compiler's
@@ -204,11 +206,13 @@ class _Run:
     ignore: Collection[str]
     lenient: bool
     other_saved: bool
+    early: bool
     seed: int
     differences: list[Difference] = field(default_factory=list)
     raised: list[str | None] = field(default_factory=list)
     backward_raised: set[str] = field(default_factory=set)
     allowed: tuple[tuple[str | None, str | None], ...] = ((None, _REFUSED),)
+    over: bool = False
 
     def once(
         self,
@@ -229,6 +233,9 @@ class _Run:
         if mine.error != theirs.error:
             what = f"{mine.error or 'returns'} instead of {theirs.error or 'returns'}"
             self.differences.append(Difference(f"{when}: the call", what))
+            return
+        if self.early and theirs.error is not None:
+            self.over = True
             return
         for name, value in ambient[0].items():
             if not _equal(ambient[1][name], value):

@@ -43,7 +43,8 @@ class Way:
     """A way to compile a program, and to call it: eager's calls are made in the same way.
 
     ``dtype`` is that of its matrices. Values may differ by ``tolerance``, relative to the largest
-    one, or by the rounding of the configuration. ``tracks``: layers keep statistics.
+    one, or by the rounding of the configuration. ``tracks``: layers keep statistics. ``early``: an
+    operation raises while the program is captured, before the program has written anything.
     """
 
     compiled: Callable[[Compiled, Jit], Compiled]
@@ -53,6 +54,7 @@ class Way:
     dtype: str = "float64"
     tolerance: float | None = None
     tracks: bool = True
+    early: bool = False
 
 
 def _jit(**options: Any) -> Callable[[Compiled, Jit], Compiled]:
@@ -67,8 +69,8 @@ def _backend(dynamic: bool | None) -> Callable[[Compiled, Jit], Compiled]:
 WAYS: dict[str, Way] = {
     "plain": Way(_jit()),
     "dynamic": Way(_jit(dynamic=True)),
-    "backend": Way(_backend(None), call=_as_eager_raises),
-    "backend, dynamic": Way(_backend(True), call=_as_eager_raises),
+    "backend": Way(_backend(None), call=_as_eager_raises, early=True),
+    "backend, dynamic": Way(_backend(True), call=_as_eager_raises, early=True),
     "autocast": Way(
         _jit(),
         around=functools.partial(torch.autocast, "cpu", torch.bfloat16),
@@ -134,6 +136,7 @@ def compare(
             ignore=("grad_fn",),
             lenient=True,
             other_saved=True,
+            early=way.early,
         )
 
     with tolerant(way.tolerance):

@@ -149,7 +149,9 @@ def programs(draw: Draw) -> Program:
     # Layers are likelier than other calls, so that a program of a module has some of them.
     more = (*_NUMBERS, *_LAYERS * 4) if layers else _NUMBERS
     body = draw(bodies("n", lines=(3, 9), more=more, written=written))
-    return Program(tuple(setups), body, layers, draw(st.integers(0, 2)) == 0)
+    # A second gradient through a cast is rounded term by term; in eager the sum of them is.
+    double = draw(st.integers(0, 2)) == 0 and "bfloat16" not in str(body)
+    return Program(tuple(setups), body, layers, double)
 
 
 def _setup(draw: Draw) -> tuple[tuple[str, ...], str]:
