@@ -245,6 +245,19 @@ def test_kernels_take_these_formulas(fusing: Any) -> None:
         assert torch.equal(got.signbit(), expected.signbit())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_signs_of_halves(dtype: torch.dtype, fusing: Any) -> None:
+    x = torch.tensor([0.0, -0.0, torch.nan, torch.inf, 1e-6, 2.0], dtype=dtype)
+    x = torch.cat([x, -x, torch.randn(400, dtype=dtype)])
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        sign = torch.signbit(x)
+        return sign, ~sign
+
+    for found, expected in zip(fusing(program)(x), program(x), strict=True):
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.slow
 def test_the_inverse_of_the_error_function_is_right_near_its_ends(fusing: Any) -> None:
     x = torch.linspace(0.999, 1 - 6e-8, 4000)

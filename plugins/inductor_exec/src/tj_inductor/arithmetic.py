@@ -217,6 +217,14 @@ def sign(x: torch.Tensor) -> Any:
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
+def has_sign(x: torch.Tensor) -> Any:
+    """`signbit` of `HALVES`, NaN included.
+
+    Inductor takes it element by element; GCC 12 fails to compile that for bfloat16 and AVX-512.
+    """
+    return torch.copysign(torch.ones_like(x), x) < 0 if x.dtype in HALVES else NotImplemented
+
+
 def _of_bools(formula: Formula, a: Any, b: Any) -> Any:
     """``formula`` of two bools, tensors or not."""
     bools = all(isinstance(v, bool) or getattr(v, "dtype", None) is torch.bool for v in (a, b))
@@ -242,6 +250,7 @@ SIGNS: dict[Any, Formula] = {
     aten.abs.default: absolute,
     aten.sgn.default: sign,
     aten.sign.default: sign,
+    aten.signbit.default: has_sign,
 }
 COMPARISONS: dict[Any, Formula] = {
     aten.eq.Scalar: agree,
