@@ -214,6 +214,21 @@ def test_a_number_of_a_class_that_changes_is_seen(read: str) -> None:
     assert torch.equal(g(X), X * 7)
 
 
+@pytest.mark.parametrize("kind", [object, torch.nn.Module])
+@pytest.mark.parametrize("own", [3.0, torch.full((3,), 3.0)], ids=["number", "tensor"])
+def test_a_property_of_the_class_hides_what_an_object_has(kind: type, own: Any) -> None:
+    class Held(kind):  # type: ignore[misc]
+        k = 2.0
+
+    held = Held()
+    held.k = own
+    g = tj.jit(lambda x: x * held.k)
+    for value, misses in ((4.0, 1), (5.0, 1), (property(lambda self: 7.0), 2)):
+        Held.k = value
+        assert torch.equal(g(X), X * held.k)
+        assert tj.stats(g).misses == misses
+
+
 def test_a_member_that_is_deleted_is_seen() -> None:
     class Base:
         def method(self, x: torch.Tensor) -> torch.Tensor:

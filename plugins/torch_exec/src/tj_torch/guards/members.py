@@ -49,7 +49,8 @@ class Lookup:
     """Member that the program reads from a class: ``found``, without descriptors acting.
 
     `Absent` if there is none. ``without`` are earlier classes in the resolution order, which lack
-    the member. ``fixed``: Dynamo has no guard on the data.
+    the member. ``fixed``: Dynamo has no guard on the data. ``hidden``: an object has an attribute of
+    that name, which is found unless the class has a property.
     """
 
     cls: type
@@ -57,6 +58,7 @@ class Lookup:
     found: Any
     without: tuple[type, ...] = ()
     fixed: bool = False
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,15 @@ def _of_data(lookup: Lookup) -> Iterator[Condition]:
         yield _absent(lookup.cls, lookup.name)
     elif not is_pytorchs(_definer(lookup)):
         yield from (_lacks(cls, lookup.name) for cls in lookup.without)
+        if lookup.hidden:
+            yield _of_same_type(_definer(lookup), lookup)
+
+
+def _of_same_type(cls: type, lookup: Lookup) -> Condition:
+    """Condition that data in ``cls`` has become no property, which an object's own would not hide."""
+    name, kind = lookup.name, type(lookup.found)
+    text = f"{cls.__qualname__}.{name} is of type {kind.__qualname__}"
+    return Condition(f"type({{owner}}.__dict__.get({name!r}))", cls, kind, text)
 
 
 def _definer(lookup: Lookup) -> type:

@@ -75,18 +75,21 @@ class Observations:
     ) -> None:
         """Note a look-up of ``name`` in ``cls``, for ``instance``."""
         known = self.lookups.get((cls, name))
-        # A look-up of data without a guard of Dynamo's asks for more than one with it.
-        if known is not None and known.fixed >= fixed:
-            return
+        hidden = _has_itself(instance, name)
+        if known is not None:
+            # A look-up of data without a guard of Dynamo's asks for more than one with it.
+            if known.fixed >= fixed and known.hidden >= hidden:
+                return
+            fixed, hidden = fixed or known.fixed, hidden or known.hidden
         without: list[type] = []
         for base in cls.__mro__:
             if name in vars(base):
-                lookup = Lookup(cls, name, vars(base)[name], tuple(without), fixed)
+                lookup = Lookup(cls, name, vars(base)[name], tuple(without), fixed, hidden)
                 break
             # An override in one of these classes would be found first.
             without.append(base)
         else:
-            if _has_itself(instance, name):
+            if hidden:
                 return
             lookup = Lookup(cls, name, Absent)
         self.lookups[cls, name] = lookup
