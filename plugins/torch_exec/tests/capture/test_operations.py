@@ -28,6 +28,7 @@ from torch._higher_order_ops.map import map as map_
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import flex_attention
+from torch.utils.checkpoint import checkpoint
 
 pytestmark = pytest.mark.sampled(16)
 
@@ -219,6 +220,24 @@ def test_sizes_that_change_beside_writes() -> None:
         mine, theirs = (torch.linspace(-1, 1, 3 * size).reshape(size, 3) for _ in range(2))
         assert_equal(jitted(mine, torch.tensor(rows)), writing(theirs, torch.tensor(rows)))
         assert_equal(mine, theirs)
+    assert tj.stats(jitted).fallbacks == ()
+
+
+def test_a_size_of_data_that_has_two_names() -> None:
+    """Dynamo gives a slice a size of its own, which later calls show to be another's."""
+
+    def sliced(x):
+        n = torch.count_nonzero(x[:, 1] > 0).item()
+        rows = x[:n] * x[:n].sum()
+        kept = checkpoint(lambda q: q[q[:, 0] > 0].sin() * 2, rows, use_reentrant=False)
+        other = x.repeat(n, 1)
+        return kept, other.masked_fill((torch.arange(len(x) * n) % 2 == 0)[:, None], 2.0)
+
+    jitted = tj.jit(sliced, dynamic=True)
+    for size in (5, 2, 1):
+        for grad in (False, True):
+            x = torch.linspace(-1, 2, 3 * size).reshape(size, 3).requires_grad_(grad)
+            assert_equal(jitted(x), sliced(x))
     assert tj.stats(jitted).fallbacks == ()
 
 

@@ -102,8 +102,9 @@ def check(
     eager refuses because a saved tensor was written, and other rounding, since contributions are
     added in another order. With ``other_saved`` it also accepts refusals after writes to results,
     and other layouts of gradients of gradients, the first of which determines that of a sum. An
-    ``early`` candidate raises while it captures, before it writes: the comparison ends at a call
-    that raises. Else it ends at the first difference: later ones would only repeat it.
+    ``early`` candidate raises while it captures, before it writes, maybe a RuntimeError: the
+    comparison ends at a call that raises. Else it ends at the first difference: later ones would
+    only repeat it.
     """
     run = _Run(create_graph, ignore, lenient, other_saved, early, seed)
     with warnings.catch_warnings():
@@ -230,12 +231,12 @@ class _Run:
             ambient.append({name: look() for name, look in _AMBIENT.items()})
             torch.set_grad_enabled(before)
         self.raised.append(theirs.error)
+        if self.early and theirs.error is not None and mine.error in (theirs.error, "RuntimeError"):
+            self.over = True
+            return
         if mine.error != theirs.error:
             what = f"{mine.error or 'returns'} instead of {theirs.error or 'returns'}"
             self.differences.append(Difference(f"{when}: the call", what))
-            return
-        if self.early and theirs.error is not None:
-            self.over = True
             return
         for name, value in ambient[0].items():
             if not _equal(ambient[1][name], value):

@@ -51,6 +51,8 @@ from tj_torch.capture.higher_order.subprograms import (
     is_graph,
     known_value,
     operation,
+    sizes_of_data,
+    with_sizes,
 )
 from tj_torch.capture.inputs import STATIC, input_names, static_inputs, unsavable
 from tj_torch.capture.node_groups import import_group
@@ -366,7 +368,8 @@ class Importer(NodeValues):
         self, graph: torch.fx.GraphModule, name: str, operands: Sequence[Any], context: Context
     ) -> Trace:
         """Program of an operand graph; one for all calls that share the graph and the context."""
-        key = id(graph), context, self.context.cache.key, *map(known_value, operands)
+        sizes = tuple(map(sizes_of_data, operands))
+        key = id(graph), context, self.context.cache.key, sizes, *map(known_value, operands)
         if key not in self.programs:
             inner = self.inner(graph, context)
             self.programs[key] = inner.program(self.namer(name), operands)
@@ -403,7 +406,7 @@ class Importer(NodeValues):
         if value is None and operand is not None:
             proxy = operand.replace(name=name, tags=NO_TAGS)
         else:
-            proxy = self.proxy(name, value, node)
+            proxy = with_sizes(self.proxy(name, value, node), operand)
         self.env[node] = proxy
         self.proxies.append(proxy)
 

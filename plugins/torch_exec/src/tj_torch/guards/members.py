@@ -49,8 +49,8 @@ class Lookup:
     """Member that the program reads from a class: ``found``, without descriptors acting.
 
     `Absent` if there is none. ``without`` are earlier classes in the resolution order, which lack
-    the member. ``fixed``: Dynamo has no guard on the data. ``hidden``: an object has an attribute of
-    that name, which is found unless the class has a property.
+    the member. ``fixed``: Dynamo has no guard on the data. ``hidden``: an object has an attribute
+    of that name, which is found unless the class has a property.
     """
 
     cls: type
@@ -179,7 +179,7 @@ def _of_data(lookup: Lookup) -> Iterator[Condition]:
 
 
 def _of_same_type(cls: type, lookup: Lookup) -> Condition:
-    """Condition that data in ``cls`` has become no property, which an object's own would not hide."""
+    """Condition that data in ``cls`` has become no property, which no object's own would hide."""
     name, kind = lookup.name, type(lookup.found)
     text = f"{cls.__qualname__}.{name} is of type {kind.__qualname__}"
     return Condition(f"type({{owner}}.__dict__.get({name!r}))", cls, kind, text)

@@ -13,6 +13,7 @@ from tj_core.extend import (
     Constant,
     Context,
     Effects,
+    NumberProxy,
     Proxy,
     Subprogram,
     Symbol,
@@ -21,13 +22,23 @@ from tj_core.extend import (
     map_tree,
     requires_grad,
 )
-from tj_core.internal import joined_effects, same_metadata, summed_effects
+from tj_core.internal import joined_effects, same_metadata, size_expressions, summed_effects
 
 from tj_torch.capture.dynamo.autograd_functions import known
 from tj_torch.ops.facts.wiring import MADE, Operands, Wiring
+from tj_torch.ops.sizes.program import symbols_in
+from tj_torch.ops.sizes.shape_env import is_unbacked
 from tj_torch.torch_private.ops import guarded_object
 
-__all__ = ["bind_subprograms", "differentiable", "is_graph", "known_value", "operation"]
+__all__ = [
+    "bind_subprograms",
+    "differentiable",
+    "is_graph",
+    "known_value",
+    "operation",
+    "sizes_of_data",
+    "with_sizes",
+]
 
 
 def is_graph(value: Any) -> bool:
@@ -44,6 +55,28 @@ def known_value(operand: Any) -> tuple[Any, ...]:
         return () if guarded_object(operand.value) is None else (Constant, operand)
     # 1 and True are equal, as are both zeros.
     return (type(operand), repr(operand), operand) if isinstance(operand, int | float) else ()
+
+
+def sizes_of_data(operand: Any) -> tuple[str, ...]:
+    """Sizes of ``operand``, as texts, if some of them depend on data; else an empty tuple."""
+    if not any(map(is_unbacked, symbols_in(operand))):
+        return ()
+    return tuple(text for text, _ in size_expressions(operand))
+
+
+def with_sizes(p: Proxy, operand: Proxy | None) -> Proxy:
+    """Input ``p`` of an operand graph, with the sizes of ``operand`` if they depend on data.
+
+    Dynamo gives a slice an unbacked symbol as its size; an expansion knows the size's expression.
+    """
+    made = p
+    if operand is None or not sizes_of_data(p):
+        return p
+    if isinstance(p, TensorProxy) and isinstance(operand, TensorProxy):
+        made = p.replace(shape=operand.shape, strides=operand.strides)
+    elif isinstance(p, NumberProxy) and isinstance(operand, NumberProxy):
+        made = p.replace(expr=operand.expr, hint=operand.hint)
+    return made if same_metadata(made, operand) else p
 
 
 def operation(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
