@@ -129,3 +129,24 @@ def test_what_lies_between_kernels_is_saved_and_the_rest_runs_again(fusing: Any)
     jitted = fusing(f)
     hold(jitted, f, X(32, 32), X(32, 32), X(32, 32))
     assert len(saved(jitted)) == 3, "both products, and what the second one is of"
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Embedding, torch.nn.EmbeddingBag])
+def test_a_sparse_gradient_of_a_table_that_is_written_stays_sparse(kind: Any, fusing: Any) -> None:
+    """The new table has no tangent; zeros in its place would make the gradient dense."""
+
+    def trained(compiled: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        table = kind(5, 4, max_norm=0.5, sparse=True)
+
+        def picked(x: torch.Tensor) -> torch.Tensor:
+            i = torch.arange(x.shape[0]) % 5
+            return x + table(i if kind is torch.nn.Embedding else i[None])
+
+        f = fusing(picked) if compiled else picked
+        for tangent in (torch.ones(()).expand(3, 4), torch.randn(3, 4)):
+            f(torch.ones(3, 4, requires_grad=True)).backward(tangent)
+        assert table.weight.grad.layout is torch.sparse_coo
+        return [table.weight.detach(), table.weight.grad.to_dense()]
+
+    torch.testing.assert_close(trained(True), trained(False))

@@ -63,6 +63,21 @@ def test_what_was_changed_before_an_error_is_kept(name: str) -> None:
     equal_to_eager(text, *calls, train, seen, plugins=("autograd", "torch"))()
 
 
+SPECTRAL = """
+import torch
+torch.manual_seed(0)
+linear = torch.nn.utils.spectral_norm(torch.nn.Linear(3, 3))
+def change(): linear.half()
+def f(n): return linear(torch.ones(n, 3))
+"""
+
+
+def test_a_product_of_two_types_raises_before_anything_is_compiled() -> None:
+    """The program writes, and its norm has no functional form: it could not be run again."""
+    seen = "(linear.weight.dtype, linear.weight_u.clone())"
+    equal_to_eager(SPECTRAL, "f(2)", seen, "change()", "f(2)", seen, "f(2)", seen)()
+
+
 def raised(text: str, **options: Any) -> tuple[list[int], list[str]]:
     """The list that a program appends to when it raises, and what tj warned of."""
     with scope_of(f"{START}def f(i):\n    {text}") as scope:

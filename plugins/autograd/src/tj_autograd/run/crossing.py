@@ -66,7 +66,9 @@ def laid_out(tensor: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
 
 
 def has_layout(gradient: TensorProxy) -> bool:
-    """Check that `as_in_eager` can copy to the strides of ``gradient``."""
+    """Check that `as_in_eager` can copy to the strides of ``gradient``; a sparse one has none."""
+    if gradient.layout != "strided":
+        return False
     fixed = all(isinstance(n, int) for n in (*gradient.shape, *gradient.strides))
     if not fixed or gradient.subclass is not None or gradient.flags:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +13,7 @@ from tj_core.extend import (
     Proxy,
     Stage,
     Symbol,
+    TagError,
     Trace,
     TraceEditor,
     TraceError,
@@ -209,7 +211,8 @@ class _Splitting:
         # Several depths often choose the same values, and each choice is costly to examine.
         choices = dict.fromkeys(map(self.choice(terms).saved, depths))
         if self.inside:
-            choices[self.choice(terms, written=False).saved()] = None
+            with contextlib.suppress(TagError):  # a value in memory is not among those in `within`
+                choices[self.choice(terms, written=False).saved()] = None
         ways = [self.way(chosen) for chosen in choices]
         limit = min(way.peak for way in ways) * TOLERANCE
         least = min((w for w in ways if w.peak <= limit), key=self.weight)

@@ -137,6 +137,27 @@ def test_calls_of_two_types(faked: Any) -> None:
     assert compared > 200
 
 
+PRODUCTS = {
+    "mm": lambda x, h: x @ h,
+    "mv": lambda x, h: x @ h[0],
+    "addmm": lambda x, h: torch.addmm(h, x, x),
+    "linear": lambda x, h: torch.nn.functional.linear(x[None], h),
+    "convolution": lambda x, h: torch.nn.functional.conv1d(x[None], h[:, :, None]),
+    "integers": lambda x, h: x.long() @ x,
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_two_types_raise(name: str) -> None:
+    """PyTorch's fake kernels take them."""
+    product, x = PRODUCTS[name], torch.ones(4, 4)
+    with pytest.raises(RuntimeError):
+        product(x, x.half())
+    mode = fake_mode()
+    with mode, pytest.raises(RuntimeError, match="of several data types"):
+        product(mode.from_tensor(x), mode.from_tensor(x.half()))
+
+
 @pytest.mark.parametrize(
     "dtype", [None, torch.bool, torch.int64, torch.half, torch.float64, torch.float32]
 )

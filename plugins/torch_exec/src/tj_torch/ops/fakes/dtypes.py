@@ -30,7 +30,12 @@ Types = dict[int, torch.dtype]
 
 
 def in_their_types(func: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """Result of ``func(*args)`` on fake tensors, each value in the data type of the kernels."""
+    """Result of ``func(*args)`` on fake tensors, each value in the data type of the kernels.
+
+    :raises RuntimeError: for products of several data types, which fake kernels take.
+    """
+    if (count := OF_ONE_TYPE.get(func)) is not None:
+        _check_one_type(func, args[:count])
     rule = RULES.get(func)
     if rule is None or result is NotImplemented:  # as for subclasses that the mode does not know
         return result
@@ -41,6 +46,16 @@ def in_their_types(func: Any, args: tuple[Any, ...], result: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dtype is not dtype:
             values[place] = value.to(dtype)
     return tuple(values) if several else values[0]
+
+
+def _check_one_type(func: Any, args: tuple[Any, ...]) -> None:
+    """Raise as kernels on the CPU do if tensors among ``args`` have several data types.
+
+    Eager then runs, and raises in the kernel's words.
+    """
+    tensors = [a for a in args if isinstance(a, torch.Tensor) and a.device.type == "cpu"]
+    if len({t.dtype for t in tensors}) > 1:
+        raise RuntimeError(f"{func}: tensors of several data types")
 
 
 def _saved(source: torch.Tensor, *rest: Any) -> Types:
@@ -108,6 +123,14 @@ def _of_ldexp(x: torch.Tensor, exponent: torch.Tensor) -> Types:
 
 
 aten = torch.ops.aten
+
+OF_ONE_TYPE = {
+    aten.mm.default: 2,
+    aten.mv.default: 2,
+    aten.addmm.default: 3,
+    aten.convolution.default: 3,
+}
+"""By operator: the number of first arguments that kernels take in one data type alone."""
 
 RULES: dict[Any, Callable[..., Types]] = {
     aten.native_batch_norm.default: _saved,
