@@ -150,3 +150,17 @@ def test_a_sparse_gradient_of_a_table_that_is_written_stays_sparse(kind: Any, fu
         return [table.weight.detach(), table.weight.grad.to_dense()]
 
     torch.testing.assert_close(trained(True), trained(False))
+
+
+def test_a_written_argument_is_copied_with_its_gaps_for_second_gradients(fusing: Any) -> None:
+    def f(x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+        mean.mul_(0.9).add_(x.detach().sum(0), alpha=0.1)
+        return (x * x).sin() + mean
+
+    def second(f: Any) -> torch.Tensor:
+        mean = torch.ones(4, 4)[:, 1]
+        (first,) = torch.autograd.grad(f(x, mean).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.sum(), x)[0]
+
+    x = torch.randn(3, 4, requires_grad=True)
+    torch.testing.assert_close(second(fusing(f)), second(f))

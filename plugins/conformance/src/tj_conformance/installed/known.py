@@ -116,7 +116,17 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
             "`torch.compile` captures the module whole: an error of batch norm comes before its "
             "count is written, and its result has other strides than PyTorch's kernel gives",
             "b1",
-            ("451003",),
+            ("451003", "451992"),
+        ),
+        Listed(
+            "`torch.compile` does not guard hooks before the forward: tj calls them, as eager does",
+            "LOG",
+            ("451910",),
+        ),
+        Listed(
+            "anomaly detection names the node of autograd, which is the compiled program's",
+            "returned nan values",
+            ("451964",),
         ),
     ),
     "subclasses": (
