@@ -34,10 +34,12 @@ def in_their_types(func: Any, args: tuple[Any, ...], result: Any) -> Any:
 
     :raises RuntimeError: for products of several data types, which fake kernels take.
     """
+    if result is NotImplemented:  # as for subclasses that the mode does not know
+        return result
     if (count := OF_ONE_TYPE.get(func)) is not None:
         _check_one_type(func, args[:count])
     rule = RULES.get(func)
-    if rule is None or result is NotImplemented:  # as for subclasses that the mode does not know
+    if rule is None:
         return result
     several = isinstance(result, tuple)
     values = list(result) if several else [result]
