@@ -11,7 +11,14 @@ import os
 import pytest
 import tj_core as tj
 from tj_conformance.programs.findings import FOUND
-from tj_conformance.programs.fuzz import Figures, Untraceable, chunks, compare_programs, through_fx
+from tj_conformance.programs.fuzz import (
+    CHUNK,
+    Figures,
+    Untraceable,
+    chunks,
+    compare_programs,
+    through_fx,
+)
 from tj_conformance.programs.texts import run_text
 from tj_conformance.sampling import FULL
 
@@ -45,8 +52,16 @@ def test_made_up_programs(chunk, count) -> None:
     compare_programs(jit, seed=chunk, count=count, figures=FIGURES)
 
 
+# Autograd forgets that a leaf was written through a view of its data when another view is made of
+# it: `b.transpose(0, -1)`, which nothing needs and tj leaves out. Eager raises without that, too.
+UNNEEDED = pytest.mark.xfail(strict=True, reason="a view that nothing needs changes an error")
+THROUGH_FX = [
+    pytest.param(*of, marks=UNNEEDED if of == (112, CHUNK) else ()) for of in chunks(COUNT_FX)
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("chunk", "count"), chunks(COUNT_FX))
+@pytest.mark.parametrize(("chunk", "count"), THROUGH_FX)
 def test_made_up_programs_through_fx(chunk, count) -> None:
     compare_programs(through_fx(), seed=3000 + chunk, count=count)
 

@@ -149,6 +149,16 @@ def written_for() -> str:
     return re.search(r"PyTorch (\S+),", PAGE.read_text("utf-8"))[1]
 
 
+VARYING = ("many_terms_at_a_place",)
+"""Programs for which a peer reads memory that nobody has written: what is wrong varies."""
+
+
+def steady(rows: dict[str, list[str]]) -> dict[str, list[str]]:
+    """``rows`` without what varies from run to run."""
+    varying = {name: [cell.partition(" ")[0] for cell in rows[name]] for name in VARYING}
+    return rows | varying
+
+
 @pytest.mark.skipif(not FULL, reason="TJ_FULL=1 measures torch.compile; that takes minutes")
 def test_the_page_says_what_torch_compile_does() -> None:
     page = PAGE.read_text("utf-8")
@@ -156,7 +166,9 @@ def test_the_page_says_what_torch_compile_does() -> None:
         pytest.skip(f"the page is of PyTorch {written_for()}, this is {torch.__version__}")
     new = table({"tj": ours, **PEERS})
     print(new)
-    assert rows_of(new) == rows_of(page), "python test_scoreboard.py writes the page anew"
+    assert steady(rows_of(new)) == steady(rows_of(page)), (
+        "python test_scoreboard.py writes the page anew"
+    )
 
 
 def main() -> None:
