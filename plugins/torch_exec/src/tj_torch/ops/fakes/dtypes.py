@@ -23,23 +23,16 @@ from tj_torch.torch_private.eager import (
     softmax_backward,
 )
 
-__all__ = ["in_their_types"]
+__all__ = ["check_one_type", "in_their_types"]
 
 Types = dict[int, torch.dtype]
 """Data types of results, by place."""
 
 
 def in_their_types(func: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """Result of ``func(*args)`` on fake tensors, each value in the data type of the kernels.
-
-    :raises RuntimeError: for products of several data types, which fake kernels take.
-    """
-    if result is NotImplemented:  # as for subclasses that the mode does not know
-        return result
-    if (count := OF_ONE_TYPE.get(func)) is not None:
-        _check_one_type(func, args[:count])
+    """Result of ``func(*args)`` on fake tensors, each value in the data type of the kernels."""
     rule = RULES.get(func)
-    if rule is None:
+    if rule is None or result is NotImplemented:  # as for subclasses that the mode does not know
         return result
     several = isinstance(result, tuple)
     values = list(result) if several else [result]
@@ -50,12 +43,13 @@ def in_their_types(func: Any, args: tuple[Any, ...], result: Any) -> Any:
     return tuple(values) if several else values[0]
 
 
-def _check_one_type(func: Any, args: tuple[Any, ...]) -> None:
-    """Raise as kernels on the CPU do if tensors among ``args`` have several data types.
+def check_one_type(func: Any, args: tuple[Any, ...]) -> None:
+    """Raise for products of several data types, which fake kernels take, as kernels on the CPU do.
 
-    Eager then runs, and raises in the kernel's words.
+    A program is captured with it: eager then runs, and raises in the kernel's words.
     """
-    tensors = [a for a in args if isinstance(a, torch.Tensor) and a.device.type == "cpu"]
+    given = args[: OF_ONE_TYPE.get(func, 0)]
+    tensors = [a for a in given if isinstance(a, torch.Tensor) and a.device.type == "cpu"]
     if len({t.dtype for t in tensors}) > 1:
         raise RuntimeError(f"{func}: tensors of several data types")
 

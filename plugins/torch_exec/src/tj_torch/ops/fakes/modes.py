@@ -14,7 +14,7 @@ from unittest import mock
 
 from tj_torch.ops.fakes.arguments import settled
 from tj_torch.ops.fakes.devices import on_their_devices
-from tj_torch.ops.fakes.dtypes import in_their_types
+from tj_torch.ops.fakes.dtypes import check_one_type, in_their_types
 from tj_torch.ops.fakes.kernels import CORRECTED, in_place_of_python
 from tj_torch.ops.fakes.shapes import of_kernels
 from tj_torch.ops.fakes.strides import corrected, may_differ
@@ -52,7 +52,8 @@ def corrected_fake_kernels() -> Iterator[None]:
     """Give fake tensors of other modes, such as Dynamo's, the metadata of kernels inside."""
     from tj_torch.torch_private.shapes import FakeTensorMode
 
-    dispatch = mock.patch.object(FakeTensorMode, "dispatch", _corrected(FakeTensorMode.dispatch))
+    checked = _checked(_corrected(FakeTensorMode.dispatch))
+    dispatch = mock.patch.object(FakeTensorMode, "dispatch", checked)
     with dispatch, in_place_of_python({"dropout.default": None}):
         yield
 
@@ -65,6 +66,16 @@ def decompositions(enabled: bool) -> Iterator[None]:
         return
     with private.python_dispatcher(True), in_place_of_python(CORRECTED):
         yield
+
+
+def _checked(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = dispatch(self, func, types, args, kwargs)
+        if result is not NotImplemented:  # a subclass computes otherwise
+            check_one_type(func, args)
+        return result
+
+    return run
 
 
 def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
