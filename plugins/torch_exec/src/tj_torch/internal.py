@@ -61,7 +61,7 @@ from tj_torch.runtime.beside import is_beside, tracing_alone
 from tj_torch.runtime.counters import versioned
 from tj_torch.runtime.forms import Form, form_of, keys
 from tj_torch.runtime.function import autograd_function
-from tj_torch.runtime.functional import same_copy
+from tj_torch.runtime.functional import with_strides
 from tj_torch.runtime.generators import random_state, set_random_state
 from tj_torch.runtime.joined import EARLIER
 from tj_torch.runtime.modes import function_mode_is_on, without_function_modes, without_modes
@@ -184,7 +184,6 @@ __all__ = [
     "replay",
     "row_major",
     "runs_python",
-    "same_copy",
     "same_tensors",
     "saved_tensors_are_hooked",
     "set_random_state",
@@ -202,6 +201,7 @@ __all__ = [
     "unwrapped",
     "value_proxy",
     "versioned",
+    "with_strides",
     "without_dispatch_modes",
     "without_function_modes",
     "without_modes",

@@ -217,7 +217,7 @@ def test_a_number_of_a_class_that_changes_is_seen(read: str) -> None:
 @pytest.mark.parametrize("kind", [object, torch.nn.Module])
 @pytest.mark.parametrize("own", [3.0, torch.full((3,), 3.0)], ids=["number", "tensor"])
 def test_a_property_of_the_class_hides_what_an_object_has(kind: type, own: Any) -> None:
-    class Held(kind):  # type: ignore[misc]
+    class Held(kind):  # type: ignore[misc]  # a base that is a variable
         k = 2.0
 
     held = Held()

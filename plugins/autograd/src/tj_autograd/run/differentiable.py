@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tj_core.extend import Namer, Proxy, TensorProxy, define, requires_grad
 from tj_core.internal import value_text
-from tj_torch.internal import is_sized, level_depth, same_copy, unwrap_if_dead
+from tj_torch.internal import is_sized, level_depth, unwrap_if_dead, with_strides
 
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.run.boundary import Call, Compiled, Plan
@@ -135,8 +135,9 @@ def _generated(
     names = [p.name for p in halves.forward.inputs]
     # Copies are made before the program writes, with the history that the inputs have now.
     copied = dict.fromkeys(i for plan in plans for i in plan.sources.copied)
-    copy = bound("_copy", same_copy)
-    copies = ", ".join(f"{i}: {copy}({names[i]})" for i in copied)
+    # `clone` keeps the strides of dense tensors alone.
+    laid_out = bound("_with_strides", with_strides)
+    copies = ", ".join(f"{i}: {laid_out}({names[i]}.clone(), {names[i]})" for i in copied)
     lines = [
         f"def {program}({', '.join(names)}):",
         f"    {call} = {bound('Call', Call)}([{', '.join(names)}], {{{copies}}})",

@@ -77,7 +77,10 @@ def _verdict(subject: Subject, session: tj.Session) -> Verdict:
             problems = [f"{type(error).__name__}: {error}"]
     reasons = [f.reason for each in jitted for f in tj.stats(each).fallbacks]
     problems += [f"falls back: {r}" for r in reasons if not subject.breaks or PASS in r]
-    reasons += [LOST] * subject.breaks + ["graph break: "] * subject.copies
+    if subject.breaks:
+        reasons.append(LOST)
+    if subject.copies:
+        reasons.append("graph break: ")
     problems += [f"warns: {w}" for w in dict.fromkeys(said) if not any(r in w for r in reasons)]
     return Verdict(subject, tuple(problems), _confirmed(session) - before)
 

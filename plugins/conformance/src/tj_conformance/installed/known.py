@@ -124,6 +124,12 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
             ("451910",),
         ),
         Listed(
+            "a part of a program raises, and what it has changed before is lost, with a warning "
+            "(docs/limits.md)",
+            ".seen0",
+            ("450564",),
+        ),
+        Listed(
             "anomaly detection names the node of autograd, which is the compiled program's",
             "returned nan values",
             ("451964",),

@@ -114,7 +114,7 @@ def check(
         mine.call = jit(mine.program.fn)
         for i, scene in enumerate(scenes):
             for after in (run.differentiate, run.write):
-                if not run.differences and not run.over:
+                if not run.over:
                     run.once(mine, theirs, scene, after, f"scene {i}, {after.__name__}")
     jitted = attempt(jitted_of, mine.call)
     if isinstance(jitted, str):  # another compiler's
@@ -213,7 +213,11 @@ class _Run:
     raised: list[str | None] = field(default_factory=list)
     backward_raised: set[str] = field(default_factory=set)
     allowed: tuple[tuple[str | None, str | None], ...] = ((None, _REFUSED),)
-    over: bool = False
+
+    @property
+    def over(self) -> bool:
+        """True after a difference, or after a call that raised if the candidate raises early."""
+        return bool(self.differences) or (self.early and any(self.raised))
 
     def once(
         self,
@@ -232,7 +236,6 @@ class _Run:
             torch.set_grad_enabled(before)
         self.raised.append(theirs.error)
         if self.early and theirs.error is not None and mine.error in (theirs.error, "RuntimeError"):
-            self.over = True
             return
         if mine.error != theirs.error:
             what = f"{mine.error or 'returns'} instead of {theirs.error or 'returns'}"

@@ -27,7 +27,6 @@ __all__ = [
     "copy_all",
     "copy_all_back",
     "copy_back",
-    "same_copy",
     "with_strides",
     "with_value",
     "write_back",
@@ -55,7 +54,7 @@ class Functional:
         """Run ``fn(*args, **kwargs)`` on copies; return the new values, then its result."""
         given = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         # One copy per tensor, also for one that is passed twice.
-        copies = {id(given[i]): same_copy(given[i]) for i in mutated}
+        copies = {id(given[i]): _copied(given[i]) for i in mutated}
         for copy, count in zip(copies.values(), versions, strict=False):
             set_version(copy, count)
         args, kwargs = map_tree(lambda t: copies.get(id(t), t), (args, kwargs), torch.Tensor)
@@ -95,12 +94,12 @@ class Inverse:
         """New value of the tensor that ``fn(*args, **kwargs)`` views, whose view is ``value``."""
         given = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         viewed = given[argument]
-        copy = same_copy(viewed)
+        copy = _copied(viewed)
         args, kwargs = map_tree(lambda t: copy if t is viewed else t, (args, kwargs), torch.Tensor)
         views = [x for x in leaves(self.fn(*args, **kwargs)) if isinstance(x, torch.Tensor)]
         views[output].copy_(value)
         if (views[output].is_conj(), views[output].is_neg()) != (copy.is_conj(), copy.is_neg()):
-            return same_copy(copy)  # in a body, `copy` is a lazy conjugate or negation: materialize
+            return _copied(copy)  # in a body, `copy` is a lazy conjugate or negation: materialize
         return copy
 
 
@@ -109,7 +108,7 @@ def with_value(identity: torch.Tensor, value: torch.Tensor, /) -> torch.Tensor:
 
     The gradient of ``identity`` is that of the result; ``value`` gets none.
     """
-    result = same_copy(identity)
+    result = _copied(identity)
     # `detach` shares the memory, so that the value changes and the history does not.
     result.detach().copy_(value)
     return result
@@ -158,8 +157,8 @@ def write_back(value: torch.Tensor, target: torch.Tensor, count: int, /) -> torc
     return target.copy_(value)
 
 
-def same_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy of ``tensor`` with the same strides, differentiable."""
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy with the same strides."""
     if is_wrapper(tensor):
         return copied_wrapper(tensor, tensor, lambda part, _: _dense_copy(part))
     return _dense_copy(tensor)
